@@ -1,0 +1,12 @@
+# Outside parts, found once. Versions: Debian 12 and Ubuntu 24.04.
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(absl REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)

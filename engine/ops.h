@@ -1,0 +1,123 @@
+// The kernels, declared once with their shapes. One table of functions per instruction set, each in
+// its own ops_<name>.cc; ops_portable.cc is the twin that tests compare the others with.
+//
+// Contract of every kernel, whatever the instruction set:
+// - a row's result does not depend on how many rows are computed together, nor on which thread or
+//   slice of output rows computes it: sums over K run in a fixed order;
+// - integer sums are exact; a float sum over K adds one 32-wide block after the other;
+// - kernels are pure functions of their arguments, never allocate, and may run on any thread.
+// Tables avx2 and avx512 give bit-equal results; portable agrees with them within rounding.
+#ifndef PDSERVE_ENGINE_OPS_H_
+#define PDSERVE_ENGINE_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/cache_layout.h"
+
+namespace pdserve::engine {
+
+inline constexpr int32_t kTileRows = 16;   // output features in a packed tile
+inline constexpr int32_t kBlockCols = 32;  // inputs in a quantised block
+
+/// How a weight matrix is stored after repacking.
+enum class Packing {
+  kU4,    // value = scale * q + minimum, q in 0..15
+  kU8,    // value = scale * q + minimum, q in 0..255 (Q8_0 as w + 128, minimum -128 * scale)
+  kBf16,
+  kFp32,
+};
+
+/// A weight matrix [rows][cols] packed in tiles of kTileRows rows; rows are padded with zeros to
+/// whole tiles. kU4/kU8: cols is a multiple of kBlockCols. Layout inside `data` is ops.cc's
+/// business; all tables share it.
+struct PackedMatrix {
+  Packing packing = Packing::kFp32;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  std::byte* data = nullptr;  // 64-byte aligned, packed_bytes() long; not owned
+
+  int32_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+};
+
+size_t PackedTileBytes(Packing packing, int32_t cols);
+size_t PackedBytes(Packing packing, int32_t rows, int32_t cols);
+
+/// Packs one tile from plain values. kU4/kU8: q is [kTileRows][cols] unsigned values, scale and
+/// minimum [kTileRows][cols / kBlockCols]; kBf16/kFp32: values is [kTileRows][cols] float.
+void PackQuantisedTile(Packing packing, int32_t cols, const uint8_t* q, const float* scale,
+                       const float* minimum, std::byte* tile);
+void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte* tile);
+/// The inverse, exact: values [kTileRows][cols].
+void UnpackTile(Packing packing, int32_t cols, const std::byte* tile, float* values);
+
+/// Activations of a batch, as products take them. Rows are 64-byte aligned.
+struct Activations {
+  int32_t rows = 0;
+  int32_t cols = 0;
+  const float* values = nullptr;  // [rows][cols]
+  const int8_t* q = nullptr;      // [rows][cols]; null: products use `values`
+  const float* scale = nullptr;   // [rows][cols / 32]
+  const float* sum = nullptr;     // [rows][cols / 32]: scale * sum of the block's q
+};
+
+/// Attention of one segment's rows over its own cached tokens.
+struct AttentionArgs {
+  const CacheLayout* layout = nullptr;
+  int32_t layer = 0;
+  int32_t kv_head = 0;
+  int32_t group = 0;             // query heads per kv head
+  int32_t num_rows = 0;          // query rows, at positions first_position ...
+  int32_t first_position = 0;    // row r attends to tokens [0, first_position + r]
+  const float* query = nullptr;  // row r, head g: query + r * query_stride + g * head_dim
+  int32_t query_stride = 0;      // floats
+  float scale = 0;               // of the scores
+  const std::byte* const* blocks = nullptr;  // [blocks]: base address of each cache block
+  float* out = nullptr;          // as query, with out_stride
+  int32_t out_stride = 0;
+};
+
+struct Ops {
+  std::string_view name;
+  std::string_view numerics;  // tables with equal names give bit-equal results
+
+  /// q[k] = round(values[k] / scale), scale = max|block| / 127 (0 for a zero block).
+  void (*quantise)(const float* values, int32_t cols, int8_t* q, float* scale, float* sum);
+
+  /// out[r * out_stride + n] = sum_k w[n][k] * x[r][k] for all rows r and the matrix rows n of the
+  /// tiles [first_tile, last_tile); n beyond w.rows is not written. With add: added to out.
+  void (*matmul)(const PackedMatrix& w, const Activations& x, int32_t first_tile,
+                 int32_t last_tile, float* out, int32_t out_stride, bool add);
+
+  /// out[k] = x[k] / sqrt(mean(x^2) + epsilon) * weight[k].
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int32_t n, float* out);
+
+  /// out[k] = silu(gate[k]) * up[k].
+  void (*silu_mul)(const float* gate, const float* up, int32_t n, float* out);
+
+  /// Softmax attention with fixed tiles at absolute positions: one cache block after the other,
+  /// running maximum and sum, so a query's result does not depend on its neighbours.
+  void (*attention)(const AttentionArgs& args);
+
+  /// Writes one token's K or V of one head (head_dim floats) into the cache at `destination`.
+  void (*store_kv)(const float* values, int32_t head_dim, KvDtype dtype, std::byte* destination);
+};
+
+/// "auto" or a name of the ops variants (cmake word list). NotFound: no such table, or it does not
+/// run on this machine (the message says which are there).
+absl::StatusOr<const Ops*> FindOps(std::string_view name);
+/// Names of all tables that were built, and whether each can run here.
+struct OpsVariant {
+  std::string_view name;
+  const Ops* ops;      // null where it can't run here
+};
+std::vector<OpsVariant> AllOps();
+
+}  // namespace pdserve::engine
+
+#endif  // PDSERVE_ENGINE_OPS_H_

@@ -1,0 +1,70 @@
+// The thread that owns device, pool and sequences: take the mailbox, plan, forward, sample, hand
+// out. Waits without spinning when there is no work.
+#ifndef PDSERVE_ENGINE_STEP_LOOP_H_
+#define PDSERVE_ENGINE_STEP_LOOP_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "common/bounded_queue.h"
+#include "common/clock.h"
+#include "engine/batch.h"
+#include "engine/block_pool.h"
+#include "engine/model.h"
+#include "engine/planner.h"
+#include "engine/sampler.h"
+
+namespace pdserve::engine {
+
+struct StepLoopOptions {
+  int32_t max_step_tokens = 256;
+  size_t mailbox_limit = 65536;
+};
+
+class StepLoop {
+ public:
+  using Task = std::function<void()>;
+
+  /// All arguments outlive the loop. Clients are asked for work in order (decode first).
+  StepLoop(const StepLoopOptions& options, Model* model, BlockPool* pool,
+           std::vector<StepClient*> clients, const Clock* clock);
+  ~StepLoop();  // Stop()
+
+  void Start();
+  /// Ends the thread after the running step; posted tasks that have not run are run first.
+  void Stop();
+
+  /// Any thread. False when the mailbox is full or the loop has stopped.
+  bool Post(Task task);
+
+  /// When the loop last began a step or found nothing to do; for liveness. Any thread.
+  absl::Time last_turn() const;
+
+ private:
+  void Run();
+  bool Turn(absl::Time now);
+  void Execute(const Plan& plan);
+
+  const StepLoopOptions options_;
+  Model* const model_;
+  BlockPool* const pool_;
+  const std::vector<StepClient*> clients_;
+  const Clock* const clock_;
+  BoundedQueue<Task> mailbox_;
+  std::atomic<int64_t> last_turn_ns_{0};
+  std::thread thread_;
+
+  // The loop's thread only.
+  Batch batch_;
+  std::vector<float> logits_;
+  std::vector<StepOutput> outputs_;
+  SamplerScratch scratch_;
+};
+
+}  // namespace pdserve::engine
+
+#endif  // PDSERVE_ENGINE_STEP_LOOP_H_
