@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define PD_CHECK(condition)                                                            \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]] {                                                   \
+#define PD_CHECK(condition)                                                              \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]] {                                                     \
       std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                    \
-    }                                                                                  \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (false)
 
 #endif  // PDSERVE_COMMON_CHECK_H_

@@ -82,8 +82,8 @@ struct Config {
 /// What the command line asked for: a config to run with, or text to print and end with.
 struct CommandLine {
   Config config;
-  std::string text;    // set: print this and end with `exit_code`
-  int exit_code = 0;   // 0 for help, 2 for a wrong value (one line that names it)
+  std::string text;   // set: print this and end with `exit_code`
+  int exit_code = 0;  // 0 for help, 2 for a wrong value (one line that names it)
 };
 
 /// Parses `pdserve ROLE --option=value ...`; also --flagfile, --help, --version. Call once.

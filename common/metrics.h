@@ -60,9 +60,9 @@ class Metrics {
   static std::unique_ptr<Metrics> Create();
   virtual ~Metrics() = default;
 
-  virtual void Add(Series series, Labels labels, double amount) = 0;      // Counter
-  virtual void Set(Series series, Labels labels, double value) = 0;       // Gauge
-  virtual void Observe(Series series, Labels labels, double seconds) = 0; // Seconds
+  virtual void Add(Series series, Labels labels, double amount) = 0;       // Counter
+  virtual void Set(Series series, Labels labels, double value) = 0;        // Gauge
+  virtual void Observe(Series series, Labels labels, double seconds) = 0;  // Seconds
   /// Deletes every series whose label `node` is this one.
   virtual void RemoveNode(std::string_view node) = 0;
   /// The page in Prometheus' text format.

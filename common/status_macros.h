@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define RETURN_IF_ERROR(expression)                       \
-  do {                                                    \
+#define RETURN_IF_ERROR(expression)                                               \
+  do {                                                                            \
     if (absl::Status pd_status = (expression); !pd_status.ok()) return pd_status; \
   } while (false)
 
