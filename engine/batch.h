@@ -14,8 +14,8 @@ namespace pdserve::engine {
 struct BatchSegment {
   int32_t first_row = 0;
   int32_t num_rows = 0;
-  int32_t first_position = 0;          // position of first_row in its sequence
-  std::span<const BlockId> blocks;     // of the whole sequence; covers first_position + num_rows
+  int32_t first_position = 0;       // position of first_row in its sequence
+  std::span<const BlockId> blocks;  // of the whole sequence; covers first_position + num_rows
 };
 
 struct Batch {

@@ -19,14 +19,14 @@ namespace pdserve::engine {
 
 /// What other parts need to know of a loaded model.
 struct ModelCard {
-  std::string name;                  // from the file's metadata, else its file name
+  std::string name;  // from the file's metadata, else its file name
   std::string architecture;
   int32_t vocab_size = 0;
   int32_t max_context_tokens = 0;
-  std::vector<TokenId> end_tokens;   // end of text / end of turn; sorted
+  std::vector<TokenId> end_tokens;  // end of text / end of turn; sorted
   CacheLayout cache_layout;
   Fingerprint fingerprint;
-  std::string text_spec;             // JSON for text::Text::Load
+  std::string text_spec;  // JSON for text::Text::Load
 };
 
 class Model {
@@ -47,9 +47,9 @@ struct ModelOptions {
   std::string activations = "int8";  // or fp32
   std::string kv_dtype = "auto";     // bf16, fp32
   int32_t block_tokens = 32;
-  int32_t max_context_tokens = 0;    // 0: the model's own
-  int32_t threads = 0;               // 0: one per core
-  int32_t max_rows = 256;            // rows of one batch at most
+  int32_t max_context_tokens = 0;  // 0: the model's own
+  int32_t threads = 0;             // 0: one per core
+  int32_t max_rows = 256;          // rows of one batch at most
 };
 
 /// Loads by the file's own architecture name; InvalidArgument names the file and the fault.

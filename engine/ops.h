@@ -27,8 +27,8 @@ inline constexpr int32_t kBlockCols = 32;  // inputs in a quantised block
 
 /// How a weight matrix is stored after repacking.
 enum class Packing {
-  kU4,    // value = scale * q + minimum, q in 0..15
-  kU8,    // value = scale * q + minimum, q in 0..255 (Q8_0 as w + 128, minimum -128 * scale)
+  kU4,  // value = scale * q + minimum, q in 0..15
+  kU8,  // value = scale * q + minimum, q in 0..255 (Q8_0 as w + 128, minimum -128 * scale)
   kBf16,
   kFp32,
 };
@@ -78,7 +78,7 @@ struct AttentionArgs {
   int32_t query_stride = 0;      // floats
   float scale = 0;               // of the scores
   const std::byte* const* blocks = nullptr;  // [blocks]: base address of each cache block
-  float* out = nullptr;          // as query, with out_stride
+  float* out = nullptr;                      // as query, with out_stride
   int32_t out_stride = 0;
 };
 
@@ -91,8 +91,8 @@ struct Ops {
 
   /// out[r * out_stride + n] = sum_k w[n][k] * x[r][k] for all rows r and the matrix rows n of the
   /// tiles [first_tile, last_tile); n beyond w.rows is not written. With add: added to out.
-  void (*matmul)(const PackedMatrix& w, const Activations& x, int32_t first_tile,
-                 int32_t last_tile, float* out, int32_t out_stride, bool add);
+  void (*matmul)(const PackedMatrix& w, const Activations& x, int32_t first_tile, int32_t last_tile,
+                 float* out, int32_t out_stride, bool add);
 
   /// out[k] = x[k] / sqrt(mean(x^2) + epsilon) * weight[k].
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int32_t n, float* out);
@@ -114,7 +114,7 @@ absl::StatusOr<const Ops*> FindOps(std::string_view name);
 /// Names of all tables that were built, and whether each can run here.
 struct OpsVariant {
   std::string_view name;
-  const Ops* ops;      // null where it can't run here
+  const Ops* ops;  // null where it can't run here
 };
 std::vector<OpsVariant> AllOps();
 

@@ -21,7 +21,7 @@ struct PlanEntry {
 
 /// One step: decode rows (num_tokens 1) and prefill chunks under one token budget.
 struct Plan {
-  int32_t budget_tokens = 0;      // what is left
+  int32_t budget_tokens = 0;  // what is left
   std::vector<PlanEntry> entries;
 };
 

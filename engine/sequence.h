@@ -17,13 +17,13 @@ namespace pdserve::engine {
 struct Sequence {
   SessionId session;
   AttemptId attempt;
-  std::vector<TokenId> tokens;   // prompt, then output
+  std::vector<TokenId> tokens;  // prompt, then output
   int32_t prompt_tokens = 0;
-  int32_t computed = 0;          // tokens [0, computed) are in the cache
-  int32_t max_tokens = 0;        // output tokens at most
+  int32_t computed = 0;    // tokens [0, computed) are in the cache
+  int32_t max_tokens = 0;  // output tokens at most
   bool ignore_eos = false;
   SamplingSettings sampling;
-  std::vector<BlockId> blocks;   // held as Owner::kSequence
+  std::vector<BlockId> blocks;  // held as Owner::kSequence
   absl::Time deadline;
   absl::Time arrived;
 

@@ -25,10 +25,10 @@ namespace pdserve::kvtransfer {
 
 /// What ends a hand-over, beside the cache bytes.
 struct CommitRecord {
-  uint32_t num_tokens = 0;        // whose cache was sent: [0, num_tokens)
-  TokenId first_token;            // the token sampled after them
-  std::string sampler_state;      // opaque
-  absl::Duration queue_time;      // on the prefill node
+  uint32_t num_tokens = 0;    // whose cache was sent: [0, num_tokens)
+  TokenId first_token;        // the token sampled after them
+  std::string sampler_state;  // opaque
+  absl::Duration queue_time;  // on the prefill node
   absl::Duration prefill_time;
 };
 
@@ -37,16 +37,16 @@ struct TransferStats {
   uint32_t pieces = 0;
   uint32_t resent_pieces = 0;
   absl::Duration first_to_last_byte;
-  absl::Duration exposed;         // from commit received (or sent) to the end
+  absl::Duration exposed;  // from commit received (or sent) to the end
 };
 
-struct OfferSpec {              // prefill side
+struct OfferSpec {  // prefill side
   Ticket ticket;
-  uint32_t num_blocks = 0;      // of the attempt in all
+  uint32_t num_blocks = 0;  // of the attempt in all
   absl::Time deadline;
 };
 
-struct FetchSpec {              // decode side
+struct FetchSpec {  // decode side
   Ticket ticket;
   std::string peer_address;
   Incarnation peer_incarnation;
@@ -65,7 +65,7 @@ class PumpEvents {
 };
 
 struct PumpOptions {
-  std::string transport = "tcp";          // a name of kvtransfer/transports
+  std::string transport = "tcp";  // a name of kvtransfer/transports
   std::string listen = "127.0.0.1:0";
   std::string node_id;
   Incarnation incarnation;
@@ -84,8 +84,8 @@ struct PumpOptions {
 class Pump {
  public:
   /// `events` and `clock` outlive the pump.
-  static absl::StatusOr<std::unique_ptr<Pump>> Start(const PumpOptions& options,
-                                                     PumpEvents* events, const Clock* clock);
+  static absl::StatusOr<std::unique_ptr<Pump>> Start(const PumpOptions& options, PumpEvents* events,
+                                                     const Clock* clock);
   virtual ~Pump() = default;  // ends everything that runs, each with its event, then the thread
 
   /// Where peers connect to: what `listen` became.

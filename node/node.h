@@ -24,15 +24,15 @@ struct NodeOptions {
   std::string node_id;
   bool prefills = true;
   bool decodes = true;
-  std::string listen;                      // of sessions; empty: reached by InProcessChannel only
+  std::string listen;  // of sessions; empty: reached by InProcessChannel only
   int64_t kv_pool_bytes = int64_t{1} << 30;
   int32_t max_batch = 64;
   int32_t max_attempts = 1024;
   engine::StepLoopOptions step_loop;
-  kvtransfer::PumpOptions pump;            // block sizes, fingerprint, incarnation: filled in here
+  kvtransfer::PumpOptions pump;  // block sizes, fingerprint, incarnation: filled in here
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   absl::Duration peer_timeout = absl::Seconds(3);
-  std::string model_name;                  // empty: the card's
+  std::string model_name;  // empty: the card's
 };
 
 class Node {

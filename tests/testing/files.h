@@ -22,8 +22,7 @@ inline std::string TestData(const std::string& relative) {
 inline std::string RealModelPath() {
   if (const char* path = std::getenv("PD_MODEL")) return path;
   const char* home = std::getenv("HOME");
-  return std::string(home ? home : "") +
-         "/.cache/pdserve/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return std::string(home ? home : "") + "/.cache/pdserve/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
 inline std::string ReadFile(const std::string& path) {
