@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 
 namespace pdserve {
 
@@ -19,18 +19,20 @@ class BoundedQueue {
   explicit BoundedQueue(size_t limit) : limit_(limit) {}
 
   /// False when full or closed; the item is then left as it was.
-  bool Push(T&& item) {
-    absl::MutexLock lock(&mutex_);
-    if (closed_ || items_.size() >= limit_) return false;
-    items_.push_back(std::move(item));
-    return true;
-  }
+  bool Push(T&& item) { return PushBelow(limit_, std::move(item)); }
+
+  /// False only when closed. For items that must not be lost and whose number something else
+  /// already bounds (the end of an operation that was admitted, the loss of a session); whoever
+  /// calls it names that bound.
+  bool PushReserved(T&& item) { return PushBelow(static_cast<size_t>(-1), std::move(item)); }
 
   /// All that is there, in order; waits until there is something, `Wake`, `Close`, or `timeout`.
   std::vector<T> TakeAll(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    if (timeout > absl::ZeroDuration()) {
-      mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::Ready), timeout);
+    MutexLock lock(&mutex_);
+    const absl::Time end = absl::Now() + timeout;
+    while (!Ready() && timeout > absl::ZeroDuration()) {
+      changed_.WaitFor(mutex_, timeout);
+      timeout = end - absl::Now();
     }
     woken_ = false;
     std::vector<T> taken;
@@ -40,28 +42,38 @@ class BoundedQueue {
 
   /// Ends a running or the next `TakeAll` without an item.
   void Wake() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     woken_ = true;
+    changed_.NotifyAll();
   }
 
   /// Refuses every later push; what is in the queue can still be taken.
   void Close() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     closed_ = true;
+    changed_.NotifyAll();
   }
 
   bool closed() const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return closed_;
   }
 
  private:
+  bool PushBelow(size_t limit, T&& item) {
+    MutexLock lock(&mutex_);
+    if (closed_ || items_.size() >= limit) return false;
+    items_.push_back(std::move(item));
+    changed_.NotifyOne();
+    return true;
+  }
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return closed_ || woken_ || !items_.empty();
   }
 
   const size_t limit_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
+  CondVar changed_;
   std::vector<T> items_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;

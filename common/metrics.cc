@@ -8,8 +8,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
 #include "common/check.h"
+#include "common/mutex.h"
 #include "common/version.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
@@ -61,20 +61,20 @@ class PrometheusMetrics final : public Metrics {
   }
 
   void Add(Series series, Labels labels, double amount) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Find(series, labels).counter->Increment(amount);
   }
   void Set(Series series, Labels labels, double value) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Find(series, labels).gauge->Set(value);
   }
   void Observe(Series series, Labels labels, double seconds) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Find(series, labels).histogram->Observe(seconds);
   }
 
   void RemoveNode(std::string_view node) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (auto it = members_.begin(); it != members_.end();) {
       const size_t index = it->first.first;
       const auto& labels = definitions_[index].labels;
@@ -128,7 +128,7 @@ class PrometheusMetrics final : public Metrics {
   }
 
   void Touch(Series series) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Find(series, {});
   }
 
@@ -161,7 +161,7 @@ class PrometheusMetrics final : public Metrics {
   const std::vector<Definition> definitions_;
   const std::shared_ptr<prometheus::Registry> registry_;
   std::vector<Family> families_;  // [series], set in the constructor
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::map<Key, Member> members_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

@@ -3,24 +3,24 @@
 #define PDSERVE_TESTS_TESTING_FAKE_CLOCK_H_
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 
 namespace pdserve::testing {
 
 class FakeClock final : public Clock {
  public:
   absl::Time Now() const override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return now_;
   }
   void Advance(absl::Duration by) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     now_ += by;
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::FromUnixSeconds(1'000'000);
 };
 
