@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "engine/attempt.h"
 #include "engine/sampler.h"
 
 namespace pdserve::engine {
@@ -27,6 +28,7 @@ struct Sequence {
   absl::Time deadline;
   absl::Time arrived;
 
+  AttemptKey key() const { return {session, attempt}; }
   int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens; }
   int32_t uncomputed() const { return static_cast<int32_t>(tokens.size()) - computed; }
 };

@@ -1,5 +1,5 @@
 // The thread that owns device, pool and sequences: take the mailbox, plan, forward, sample, hand
-// out. Waits without spinning when there is no work.
+// out. Waits without spinning when there is no work, at most a second at a time.
 #ifndef PDSERVE_ENGINE_STEP_LOOP_H_
 #define PDSERVE_ENGINE_STEP_LOOP_H_
 
@@ -40,13 +40,23 @@ class StepLoop {
 
   /// Any thread. False when the mailbox is full or the loop has stopped.
   bool Post(Task task);
+  /// The same, but refused only after Stop: for news that must not be lost and whose number its
+  /// sender bounds otherwise (the end of a hand-over, a lost session, a cancel). One queue with
+  /// Post, so order is kept: a cancel never overtakes its request.
+  bool PostReserved(Task task);
+
+  /// One turn without waiting: runs what was posted, then a step if there is work; true: there
+  /// was a step. For tests and simulation that drive the loop themselves instead of Start().
+  bool TurnOnce();
 
   /// When the loop last began a step or found nothing to do; for liveness. Any thread.
   absl::Time last_turn() const;
 
  private:
   void Run();
-  bool Turn(absl::Time now);
+  bool Turn(absl::Duration patience);
+  absl::Duration Patience() const;
+  void BuildBatch(const Plan& plan);
   void Execute(const Plan& plan);
 
   const StepLoopOptions options_;

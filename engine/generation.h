@@ -1,0 +1,48 @@
+// What a request asks for, checked and made into a sequence: the one place that decides whether
+// values from outside are sane. Pure; both roles use it, so both refuse the same things.
+#ifndef PDSERVE_ENGINE_GENERATION_H_
+#define PDSERVE_ENGINE_GENERATION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/attempt.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+
+namespace pdserve::engine {
+
+/// A generation as it came in; nothing in it has been checked.
+struct Generation {
+  AttemptKey key;
+  std::vector<uint32_t> prompt;
+  std::vector<uint32_t> emitted;  // output tokens the client has: forced, not sampled again
+  uint32_t max_tokens = 0;
+  bool ignore_eos = false;
+  SamplingSettings sampling;
+  absl::Duration deadline;  // from receipt
+};
+
+struct GenerationLimits {
+  int32_t vocab_size = 0;
+  int32_t max_context_tokens = 0;
+  int32_t pool_tokens = 0;  // tokens that the cache pool can hold
+};
+
+/// Longest time that a node works on an attempt; a deadline further away is cut to it.
+inline constexpr absl::Duration kLongestAttempt = absl::Hours(24);
+
+/// The sequence, nothing of it computed; InvalidArgument names the field and its value.
+absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const GenerationLimits& limits,
+                                      absl::Time now);
+
+/// Most tokens of the sequence that will ever be in the cache at once, decoding included: its last
+/// token is never computed.
+int64_t MostCachedTokens(const Sequence& sequence, int32_t max_context_tokens);
+
+}  // namespace pdserve::engine
+
+#endif  // PDSERVE_ENGINE_GENERATION_H_
