@@ -49,7 +49,8 @@ size_t PackedTileBytes(Packing packing, int32_t cols);
 size_t PackedBytes(Packing packing, int32_t rows, int32_t cols);
 
 /// Packs one tile from plain values. kU4/kU8: q is [kTileRows][cols] unsigned values, scale and
-/// minimum [kTileRows][cols / kBlockCols]; kBf16/kFp32: values is [kTileRows][cols] float.
+/// minimum [kTileRows][cols / kBlockCols], kept as fp16 (exact for GGUF's, which are fp16 times a
+/// power of two); kU8 ignores minimum. kBf16/kFp32: values is [kTileRows][cols] float.
 void PackQuantisedTile(Packing packing, int32_t cols, const uint8_t* q, const float* scale,
                        const float* minimum, std::byte* tile);
 void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte* tile);
@@ -64,6 +65,19 @@ struct Activations {
   const int8_t* q = nullptr;      // [rows][cols]; null: products use `values`
   const float* scale = nullptr;   // [rows][cols / 32]
   const float* sum = nullptr;     // [rows][cols / 32]: scale * sum of the block's q
+};
+
+/// Tiles [first, last) of a matrix.
+struct TileRange {
+  int32_t first = 0;
+  int32_t last = 0;
+};
+
+/// Where a product goes: row r, matrix row n to values[r * stride + n].
+struct ProductOut {
+  float* values = nullptr;
+  int32_t stride = 0;  // floats
+  bool add = false;    // add to what is there
 };
 
 /// Attention of one segment's rows over its own cached tokens.
@@ -86,13 +100,13 @@ struct Ops {
   std::string_view name;
   std::string_view numerics;  // tables with equal names give bit-equal results
 
-  /// q[k] = round(values[k] / scale), scale = max|block| / 127 (0 for a zero block).
+  /// q[k] = round(values[k] / scale), scale = max|block| / 127; half to even. A block below 2^-100
+  /// counts as zero (scale 0); one that is not finite has q 0 and scale and sum NaN.
   void (*quantise)(const float* values, int32_t cols, int8_t* q, float* scale, float* sum);
 
-  /// out[r * out_stride + n] = sum_k w[n][k] * x[r][k] for all rows r and the matrix rows n of the
-  /// tiles [first_tile, last_tile); n beyond w.rows is not written. With add: added to out.
-  void (*matmul)(const PackedMatrix& w, const Activations& x, int32_t first_tile, int32_t last_tile,
-                 float* out, int32_t out_stride, bool add);
+  /// out[r][n] = sum_k w[n][k] * x[r][k] for all rows r of x and the matrix rows n of `tiles`; n
+  /// beyond w.rows is not written. 8-bit activations are used where x.q is set and w quantised.
+  void (*matmul)(const PackedMatrix& w, const Activations& x, TileRange tiles, ProductOut out);
 
   /// out[k] = x[k] / sqrt(mean(x^2) + epsilon) * weight[k].
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int32_t n, float* out);

@@ -1,1 +1,295 @@
-// Placeholder; replaced by its owner.
+// The twin that the tests compare the other kernels with: plain loops in the order ops.h states,
+// and what runs on a machine no other table knows.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/half.h"
+#include "engine/ops.h"
+#include "engine/ops_layout.h"
+
+namespace pdserve::engine {
+namespace {
+
+constexpr int32_t kRowsAtOnce = 8;  // activation rows that share an unpacked weight block
+
+/// e^x by a polynomial: 0 below -87, at most e^88; NaN stays NaN.
+float Exp(float x) {
+  if (x < -87.0f) return 0.0f;
+  x = std::min(x, 88.0f);
+  const float shifted = x * 1.44269504f + 12582912.0f;  // the low bits hold the rounded integer
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r + 1.0f;
+  const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127) << 23;
+  return p * std::bit_cast<float>(exponent);
+}
+
+void QuantiseBlock(const float* values, int8_t* q, float& scale, float& sum) {
+  uint32_t largest = 0;
+  for (int32_t k = 0; k < kBlockCols; ++k) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(values[k]) & 0x7fffffff);
+  }
+  if (largest < 0x0d800000 || largest >= 0x7f800000) {  // below 2^-100, or not finite
+    std::memset(q, 0, kBlockCols);
+    scale = sum = largest < 0x0d800000 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  const float inverse = 127.0f / std::bit_cast<float>(largest);
+  int32_t total = 0;
+  for (int32_t k = 0; k < kBlockCols; ++k) {
+    const float rounded = (values[k] * inverse + 12582912.0f) - 12582912.0f;  // half to even
+    q[k] = static_cast<int8_t>(std::clamp(rounded, -127.0f, 127.0f));
+    total += q[k];
+  }
+  scale = std::bit_cast<float>(largest) / 127.0f;
+  sum = scale * static_cast<float>(total);
+}
+
+void Quantise(const float* values, int32_t cols, int8_t* q, float* scale, float* sum) {
+  for (int32_t block = 0; block < cols / kBlockCols; ++block) {
+    const int32_t at = block * kBlockCols;
+    QuantiseBlock(values + at, q + at, scale[block], sum[block]);
+  }
+}
+
+/// One block of a quantised tile, plain.
+struct Block {
+  int16_t q[kBlockCols][kTileRows];
+  float scale[kTileRows];
+  float minimum[kTileRows];
+};
+
+float HalfAt(const std::byte* at, int32_t index) {
+  uint16_t bits;
+  std::memcpy(&bits, at + 2 * index, sizeof(bits));
+  return HalfToFloat(bits);
+}
+
+void LoadBlock(const PackedMatrix& w, const std::byte* tile, int32_t block, Block& out) {
+  const bool u4 = w.packing == Packing::kU4;
+  const std::byte* quants = tile + size_t(block) * (u4 ? kU4Block : kU8Quants);
+  const std::byte* scales = quants + kU4Quants;
+  if (!u4) scales = tile + size_t(w.cols / kBlockCols) * kU8Quants + size_t(block) * kScaleBytes;
+  for (int32_t k = 0; k < kBlockCols; ++k) {
+    const int32_t group = k / kGroupCols;
+    const std::byte* at = quants + (u4 ? group / 2 : group) * 64 + k % kGroupCols;
+    for (int32_t row = 0; row < kTileRows; ++row) {
+      const int32_t byte = std::to_integer<int32_t>(at[row * kGroupCols]);
+      out.q[k][row] = static_cast<int16_t>(!u4 ? byte : group % 2 == 0 ? byte & 15 : byte >> 4);
+    }
+  }
+  for (int32_t row = 0; row < kTileRows; ++row) {
+    out.scale[row] = HalfAt(scales, row);
+    out.minimum[row] = u4 ? HalfAt(scales + kScaleBytes, row) : kU8Zero * out.scale[row];
+  }
+}
+
+void AddQuantisedBlock(const Block& w, const Activations& x, int32_t row, int32_t block,
+                       float* sums) {
+  int32_t isum[kTileRows] = {};
+  const int8_t* q = x.q + size_t(row) * x.cols + size_t(block) * kBlockCols;
+  for (int32_t k = 0; k < kBlockCols; ++k) {
+    const int16_t value = q[k];
+    for (int32_t n = 0; n < kTileRows; ++n) isum[n] += int32_t{w.q[k][n]} * value;
+  }
+  const size_t at = size_t(row) * (x.cols / kBlockCols) + block;
+  for (int32_t n = 0; n < kTileRows; ++n) {
+    sums[n] += static_cast<float>(isum[n]) * (w.scale[n] * x.scale[at]);
+    sums[n] += w.minimum[n] * x.sum[at];
+  }
+}
+
+/// Columns [first, first + count) of a tile as values [count][kTileRows].
+void LoadColumns(const PackedMatrix& w, const std::byte* tile, int32_t first, int32_t count,
+                 float* values) {
+  if (w.packing == Packing::kU4 || w.packing == Packing::kU8) {
+    Block block;
+    LoadBlock(w, tile, first / kBlockCols, block);
+    for (int32_t at = 0; at < count * kTileRows; ++at) {
+      const int32_t n = at % kTileRows;
+      values[at] = block.scale[n] * block.q[at / kTileRows][n] + block.minimum[n];
+    }
+    return;
+  }
+  const size_t offset = size_t(first) * kTileRows;
+  if (w.packing == Packing::kFp32) {
+    std::memcpy(values, tile + offset * 4, size_t(count) * kTileRows * 4);
+    return;
+  }
+  for (int32_t at = 0; at < count * kTileRows; ++at) {
+    uint16_t bits;
+    std::memcpy(&bits, tile + (offset + at) * 2, sizeof(bits));
+    values[at] = Bf16ToFloat(bits);
+  }
+}
+
+void AddColumns(const float* w, const float* x, int32_t count, float* sums) {
+  for (int32_t k = 0; k < count; ++k) {
+    for (int32_t n = 0; n < kTileRows; ++n) sums[n] += w[k * kTileRows + n] * x[k];
+  }
+}
+
+struct Rows {
+  int32_t first;
+  int32_t count;  // at most kRowsAtOnce
+};
+
+void MultiplyTile(const PackedMatrix& w, const std::byte* tile, const Activations& x, Rows rows,
+                  float (*sums)[kTileRows]) {
+  const bool quantised = w.packing == Packing::kU4 || w.packing == Packing::kU8;
+  for (int32_t first = 0; first < w.cols; first += kBlockCols) {
+    if (quantised && x.q != nullptr) {
+      Block block;
+      LoadBlock(w, tile, first / kBlockCols, block);
+      for (int32_t r = 0; r < rows.count; ++r) {
+        AddQuantisedBlock(block, x, rows.first + r, first / kBlockCols, sums[r]);
+      }
+      continue;
+    }
+    const int32_t count = std::min(kBlockCols, w.cols - first);
+    float values[kBlockCols * kTileRows];
+    LoadColumns(w, tile, first, count, values);
+    for (int32_t r = 0; r < rows.count; ++r) {
+      const float* row = x.values + size_t(rows.first + r) * x.cols;
+      AddColumns(values, row + first, count, sums[r]);
+    }
+  }
+}
+
+void Matmul(const PackedMatrix& w, const Activations& x, TileRange tiles, ProductOut out) {
+  const size_t tile_bytes = PackedTileBytes(w.packing, w.cols);
+  for (int32_t tile = tiles.first; tile < tiles.last; ++tile) {
+    const int32_t first_n = tile * kTileRows;
+    const int32_t count_n = std::min(kTileRows, w.rows - first_n);
+    for (int32_t first = 0; first < x.rows; first += kRowsAtOnce) {
+      const Rows rows{first, std::min(kRowsAtOnce, x.rows - first)};
+      float sums[kRowsAtOnce][kTileRows] = {};
+      MultiplyTile(w, w.data + tile * tile_bytes, x, rows, sums);
+      for (int32_t r = 0; r < rows.count; ++r) {
+        float* target = out.values + size_t(first + r) * out.stride + first_n;
+        for (int32_t n = 0; n < count_n; ++n) {
+          target[n] = out.add ? target[n] + sums[r][n] : sums[r][n];
+        }
+      }
+    }
+  }
+}
+
+void RmsNorm(const float* x, const float* weight, float epsilon, int32_t n, float* out) {
+  float sums[kTileRows] = {};
+  for (int32_t k = 0; k < n; ++k) sums[k % kTileRows] += x[k] * x[k];
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  const float inverse = 1.0f / std::sqrt(total / static_cast<float>(n) + epsilon);
+  for (int32_t k = 0; k < n; ++k) out[k] = x[k] * inverse * weight[k];
+}
+
+void SiluMul(const float* gate, const float* up, int32_t n, float* out) {
+  for (int32_t k = 0; k < n; ++k) out[k] = gate[k] / (1.0f + Exp(-gate[k])) * up[k];
+}
+
+/// One head's K or V of a cache block, element by element.
+struct CacheView {
+  const std::byte* data;
+  bool bf16;
+  float operator[](int32_t at) const {
+    if (bf16) {
+      uint16_t bits;
+      std::memcpy(&bits, data + size_t(at) * 2, sizeof(bits));
+      return Bf16ToFloat(bits);
+    }
+    float value;
+    std::memcpy(&value, data + size_t(at) * 4, sizeof(value));
+    return value;
+  }
+};
+
+/// Running softmax of one query.
+struct Running {
+  float maximum = -std::numeric_limits<float>::infinity();
+  float sum = 0;
+};
+
+struct Span {
+  CacheView k;
+  CacheView v;
+  int32_t first;  // token in the block
+  int32_t count;  // at most kSpanTokens
+};
+
+void AddSpan(const Span& span, const float* query, const AttentionArgs& args, Running& running,
+             float* out) {
+  const int32_t dim = args.layout->head_dim;
+  float p[kSpanTokens];
+  float maximum = running.maximum;
+  for (int32_t t = 0; t < span.count; ++t) {
+    float dot = 0;
+    for (int32_t d = 0; d < dim; ++d) dot += query[d] * span.k[(span.first + t) * dim + d];
+    p[t] = dot * args.scale;
+    maximum = std::max(maximum, p[t]);
+  }
+  const float shrink = Exp(running.maximum - maximum);
+  running.sum *= shrink;
+  for (int32_t d = 0; d < dim; ++d) out[d] *= shrink;
+  for (int32_t t = 0; t < span.count; ++t) {
+    p[t] = Exp(p[t] - maximum);
+    running.sum += p[t];
+    for (int32_t d = 0; d < dim; ++d) out[d] += p[t] * span.v[(span.first + t) * dim + d];
+  }
+  running.maximum = maximum;
+}
+
+void AttendQuery(const AttentionArgs& args, const float* query, int32_t tokens, float* out) {
+  const AttentionShape shape = ShapeOf(args);
+  std::fill_n(out, shape.head_dim, 0.0f);
+  Running running;
+  for (int32_t token = 0; token < tokens;) {
+    const std::byte* block = args.blocks[token / shape.block_tokens];
+    const int32_t first = token % shape.block_tokens;
+    const int32_t count = std::min({kSpanTokens, shape.block_tokens - first, tokens - token});
+    const Span span{
+        {block + shape.k_offset, shape.bf16}, {block + shape.v_offset, shape.bf16}, first, count};
+    AddSpan(span, query, args, running, out);
+    token += count;
+  }
+  for (int32_t d = 0; d < shape.head_dim; ++d) out[d] /= running.sum;
+}
+
+void Attention(const AttentionArgs& args) {
+  for (int32_t row = 0; row < args.num_rows; ++row) {
+    for (int32_t head = 0; head < args.group; ++head) {
+      const size_t at = size_t(head) * args.layout->head_dim;
+      AttendQuery(args, args.query + size_t(row) * args.query_stride + at,
+                  args.first_position + row + 1, args.out + size_t(row) * args.out_stride + at);
+    }
+  }
+}
+
+void StoreKv(const float* values, int32_t head_dim, KvDtype dtype, std::byte* destination) {
+  if (dtype == KvDtype::kFp32) {
+    std::memcpy(destination, values, size_t(head_dim) * sizeof(float));
+    return;
+  }
+  for (int32_t d = 0; d < head_dim; ++d) {
+    const uint16_t bits = FloatToBf16(values[d]);
+    std::memcpy(destination + size_t(d) * 2, &bits, sizeof(bits));
+  }
+}
+
+constexpr Ops kOps = {"portable", "portable", Quantise,  Matmul,
+                      RmsNorm,    SiluMul,    Attention, StoreKv};
+
+}  // namespace
+
+const Ops* portable_ops() { return &kOps; }
+
+}  // namespace pdserve::engine
