@@ -13,6 +13,7 @@ program="${PD_EXE:-$root/build/release/pdserve}"
 model="${PD_MODEL:-$("$root/deploy/fetch_model.sh")}"
 
 pids=()
+# shellcheck disable=SC2317  # called by trap
 stop() {
   trap - INT TERM EXIT
   for pid in "${pids[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
@@ -25,8 +26,10 @@ trap stop EXIT
 role() {
   local name="$1"
   shift
+  set -m # a process group of its own: Ctrl-C reaches this script alone, which asks each role once
   "$program" "$name" "$@" > >(sed -u "s/^/[$name] /") 2>&1 &
   pids+=($!)
+  set +m
 }
 role prefill --model="$model" --listen=127.0.0.1:9001 --metrics_listen=127.0.0.1:9101 "$@"
 role decode --model="$model" --listen=127.0.0.1:9002 --metrics_listen=127.0.0.1:9102 "$@"

@@ -65,8 +65,11 @@ cmake --build --preset release --target pdserve >&2 ||
 
 step "5/6 server"
 log="$root/build/quickstart.log"
+set -m # a process group of its own: Ctrl-C reaches this script alone, and the server is asked once
 build/release/pdserve all --model="$model" --listen="127.0.0.1:$port" >"$log" 2>&1 &
 server=$!
+set +m
+# shellcheck disable=SC2317  # called by trap
 stop() {
   trap - INT TERM EXIT
   if kill -TERM "$server" 2>/dev/null; then echo "stopping the server" >&2; fi
