@@ -81,6 +81,16 @@ absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const Genera
   return sequence;
 }
 
+absl::StatusOr<Ticket> MakeTicket(std::string_view bytes) {
+  Ticket ticket;
+  if (bytes.size() != ticket.value.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ticket has ", bytes.size(), " bytes, not ", ticket.value.size()));
+  }
+  std::copy(bytes.begin(), bytes.end(), ticket.value.begin());
+  return ticket;
+}
+
 int64_t MostCachedTokens(const Sequence& sequence, int32_t max_context_tokens) {
   return std::min<int64_t>(int64_t{sequence.prompt_tokens} + sequence.max_tokens,
                            max_context_tokens) -

@@ -4,6 +4,7 @@
 #define PDSERVE_ENGINE_GENERATION_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +39,9 @@ inline constexpr absl::Duration kLongestAttempt = absl::Hours(24);
 /// The sequence, nothing of it computed; InvalidArgument names the field and its value.
 absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const GenerationLimits& limits,
                                       absl::Time now);
+
+/// InvalidArgument unless `bytes` are 16.
+absl::StatusOr<Ticket> MakeTicket(std::string_view bytes);
 
 /// Most tokens of the sequence that will ever be in the cache at once, decoding included: its last
 /// token is never computed.

@@ -1,0 +1,51 @@
+// Who decodes in the next step, who gives its blocks up, who may begin to land. Pure.
+// The oldest always moves on: it takes blocks from the youngest when the pool is empty, never the
+// other way, so there is no deadlock. Who lost its blocks is computed again in chunks, from what
+// the decode rows leave of the budget, and before anyone new lands. A landing or a return leaves a
+// little room for those that run, else it would be thrown out again at once.
+#ifndef PDSERVE_DECODE_PLANNER_H_
+#define PDSERVE_DECODE_PLANNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pdserve::decode {
+
+struct RunningView {
+  int32_t tokens = 0;
+  int32_t computed = 0;
+  int32_t blocks = 0;      // 0: lost by preemption
+  uint64_t last_step = 0;  // when it last had a row; 0: never
+};
+
+struct DecodeState {
+  std::span<const RunningView> running;  // oldest first
+  std::span<const int32_t> waiting;      // blocks that each needs to land; oldest first
+  int32_t landing = 0;                   // attempts whose blocks are arriving
+  int32_t free_blocks = 0;
+  int32_t block_tokens = 0;
+  int32_t max_batch = 0;
+  int32_t budget_tokens = 0;
+};
+
+struct Row {
+  size_t running = 0;      // index into `running`
+  int32_t num_tokens = 0;  // at least 1
+  int32_t new_blocks = 0;  // to allocate for it first
+};
+
+/// To be carried out in this order: preempted, rows, landings.
+struct DecodePlan {
+  std::vector<size_t> preempted;  // release their blocks
+  std::vector<Row> rows;
+  size_t num_landings = 0;      // the first of `waiting` get their blocks
+  int32_t reserved_blocks = 0;  // free blocks kept for the next return or landing
+};
+
+DecodePlan PlanDecode(const DecodeState& state);
+
+}  // namespace pdserve::decode
+
+#endif  // PDSERVE_DECODE_PLANNER_H_

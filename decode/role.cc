@@ -1,0 +1,235 @@
+#include "decode/role.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace pdserve::decode {
+namespace {
+
+using engine::AttemptKey;
+using engine::Outcome;
+using engine::Owner;
+
+constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
+
+}  // namespace
+
+Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
+           engine::AttemptSink* sink)
+    : options_(std::move(options)), pool_(pool), sink_(sink), strip_(pool, pump) {}
+
+void Role::Begin(const Request& request, absl::Time now) {
+  const absl::Status status = Admit(request, now);
+  if (status.ok()) return;
+  const bool retryable = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  sink_->Refused(request.generation.key, {std::string(status.message()), retryable,
+                                          retryable ? kRetryAfter : absl::ZeroDuration()});
+}
+
+absl::Status Role::Admit(const Request& request, absl::Time now) {
+  auto attempt = std::make_unique<Attempt>();
+  ASSIGN_OR_RETURN(attempt->sequence,
+                   engine::MakeSequence(request.generation, options_.limits, now));
+  ASSIGN_OR_RETURN(attempt->ticket, engine::MakeTicket(request.ticket));
+  if (request.peer_address.empty()) {
+    return absl::InvalidArgumentError("the prefill node's transfer address is empty");
+  }
+  const engine::Sequence& sequence = attempt->sequence;
+  const int64_t most = engine::MostCachedTokens(sequence, options_.limits.max_context_tokens);
+  if (most > options_.limits.pool_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt and max_tokens need the cache of ", most,
+                                                   " tokens, the pool holds ",
+                                                   options_.limits.pool_tokens));
+  }
+  if (attempts_.Find(*attempt->ticket) != nullptr || strip_.contains(*attempt->ticket)) {
+    return absl::AlreadyExistsError("the ticket is in use");
+  }
+  const auto tokens = static_cast<int32_t>(sequence.tokens.size());
+  attempt->needed_blocks = (tokens + options_.block_tokens - 1) / options_.block_tokens;
+  attempt->order = next_order_++;
+  attempt->source = {*attempt->ticket, request.peer_address, request.peer_incarnation,
+                     sequence.deadline};
+  waiting_.push_back(attempts_.Add(std::move(attempt)));
+  sink_->Accepted(request.generation.key);
+  return absl::OkStatus();
+}
+
+void Role::Adopt(engine::Sequence sequence, const engine::PhaseTimes& times, absl::Time now) {
+  auto attempt = std::make_unique<Attempt>();
+  attempt->sequence = std::move(sequence);
+  attempt->order = next_order_++;
+  attempt->times = times;
+  attempt->landed = now;
+  Run(*attempts_.Add(std::move(attempt)));
+}
+
+bool Role::Cancel(const AttemptKey& key) {
+  Attempt* attempt = attempts_.Find(key);
+  if (attempt == nullptr) return false;
+  End(*attempt, Outcome::kCancelled, "");
+  return true;
+}
+
+absl::Status Role::CheckCommit(const Attempt& attempt,
+                               const kvtransfer::CommitRecord& commit) const {
+  if (commit.num_tokens != attempt.sequence.tokens.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("the commit is about ", commit.num_tokens,
+                                                      " tokens, the attempt has ",
+                                                      attempt.sequence.tokens.size()));
+  }
+  if (commit.first_token.value >= static_cast<uint32_t>(options_.limits.vocab_size)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the commit's first token ", commit.first_token.value, " is not in the vocabulary"));
+  }
+  return absl::OkStatus();
+}
+
+void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRecord>& commit,
+                        const kvtransfer::TransferStats& stats, absl::Time now) {
+  strip_.Ended(ticket);  // the fence has been passed
+  Attempt* attempt = attempts_.Find(ticket);
+  if (attempt == nullptr || attempt->state != Attempt::State::kLanding) return;
+  attempt->times.transfer_bytes = stats.bytes;
+  const absl::Status status = commit.ok() ? CheckCommit(*attempt, *commit) : commit.status();
+  if (!status.ok()) {
+    End(*attempt, Outcome::kFailed, absl::StrCat("hand-over: ", status.message()));
+    return;
+  }
+  engine::Sequence& sequence = attempt->sequence;
+  sequence.computed = static_cast<int32_t>(commit->num_tokens);
+  sequence.tokens.push_back(commit->first_token);
+  // Both nodes are told at once, so that what is not the prefill node's time is the hand-over's.
+  attempt->landed = now;
+  attempt->times.queue = commit->queue_time;
+  attempt->times.prefill = commit->prefill_time;
+  attempt->times.transfer = std::max(
+      now - sequence.arrived - commit->queue_time - commit->prefill_time, absl::ZeroDuration());
+  sink_->Token(sequence.key(), static_cast<uint32_t>(sequence.output_tokens() - 1),
+               commit->first_token);
+  if (!EndIfFinished(*attempt, now)) Run(*attempt);
+}
+
+void Role::Run(Attempt& attempt) {
+  attempt.state = Attempt::State::kRunning;
+  const auto place =
+      std::upper_bound(running_.begin(), running_.end(), &attempt,
+                       [](const Attempt* a, const Attempt* b) { return a->order < b->order; });
+  running_.insert(place, &attempt);
+}
+
+DecodePlan Role::MakePlan(const engine::Plan& plan) const {
+  std::vector<RunningView> running;
+  running.reserve(running_.size());
+  for (const Attempt* attempt : running_) {
+    const engine::Sequence& sequence = attempt->sequence;
+    running.push_back({static_cast<int32_t>(sequence.tokens.size()), sequence.computed,
+                       static_cast<int32_t>(sequence.blocks.size()), attempt->last_step});
+  }
+  std::vector<int32_t> waiting;
+  waiting.reserve(waiting_.size());
+  for (const Attempt* attempt : waiting_) waiting.push_back(attempt->needed_blocks);
+  const size_t landing = attempts_.size() - waiting_.size() - running_.size();
+  return PlanDecode({.running = running,
+                     .waiting = waiting,
+                     .landing = static_cast<int32_t>(landing),
+                     .free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0),
+                     .block_tokens = options_.block_tokens,
+                     .max_batch = options_.max_batch,
+                     .budget_tokens = plan.budget_tokens});
+}
+
+void Role::AddWork(absl::Time now, engine::Plan& plan) {
+  while (Attempt* expired = attempts_.Expired(now)) {
+    End(*expired, Outcome::kFailed, "the attempt's deadline is over");
+  }
+  ++step_;
+  const DecodePlan decode = MakePlan(plan);
+  for (size_t i : decode.preempted) Preempt(*running_[i]);
+  for (const Row& row : decode.rows) AddRow(*running_[row.running], row, now, plan);
+  Land(decode.num_landings);
+  plan.reserved_blocks += decode.reserved_blocks;
+}
+
+void Role::Preempt(Attempt& attempt) {
+  engine::Sequence& sequence = attempt.sequence;
+  pool_->Release(sequence.blocks, Owner::kSequence);
+  sequence.blocks.clear();
+  sequence.computed = 0;
+  ++preemptions_;
+}
+
+void Role::AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan) {
+  PD_CHECK(pool_->Allocate(row.new_blocks, attempt.sequence.blocks));
+  if (!attempt.decoding_since) {
+    attempt.decoding_since = now;
+    attempt.times.decode_queue = now - attempt.landed;
+  }
+  attempt.last_step = step_;
+  plan.entries.push_back({this, &attempt.sequence, row.num_tokens});
+  plan.budget_tokens -= row.num_tokens;
+}
+
+void Role::Land(size_t count) {
+  const std::vector<Attempt*> landing(waiting_.begin(), waiting_.begin() + count);
+  waiting_.erase(waiting_.begin(), waiting_.begin() + count);
+  for (Attempt* attempt : landing) {
+    PD_CHECK(pool_->Allocate(attempt->needed_blocks, attempt->sequence.blocks));
+    const absl::Status status = strip_.Fetch(attempt->source, attempt->sequence.blocks);
+    if (status.ok()) {
+      attempt->state = Attempt::State::kLanding;
+    } else {
+      End(*attempt, Outcome::kFailed, absl::StrCat("hand-over: ", status.message()));
+    }
+  }
+}
+
+void Role::OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) {
+  for (const engine::StepOutput& output : outputs) {
+    if (output.owner != this || !output.sampled) continue;
+    Attempt* attempt = attempts_.Find(output.sequence->key());
+    PD_CHECK(attempt != nullptr);
+    ++generated_tokens_;
+    sink_->Token(attempt->sequence.key(),
+                 static_cast<uint32_t>(attempt->sequence.output_tokens() - 1), output.token);
+    EndIfFinished(*attempt, now);
+  }
+}
+
+bool Role::EndIfFinished(Attempt& attempt, absl::Time now) {
+  const engine::Finish finish =
+      CheckFinish(attempt.sequence, {options_.end_tokens, options_.limits.max_context_tokens});
+  if (finish == engine::Finish::kNone) return false;
+  if (attempt.decoding_since) attempt.times.decode = now - *attempt.decoding_since;
+  End(attempt, finish == engine::Finish::kStop ? Outcome::kStop : Outcome::kLength, "");
+  return true;
+}
+
+void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
+  if (attempt.state == Attempt::State::kLanding) {
+    strip_.Cancel(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
+  }
+  pool_->Release(attempt.sequence.blocks, Owner::kSequence);
+  sink_->Finished(
+      attempt.sequence.key(),
+      {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()), attempt.times});
+  std::erase(waiting_, &attempt);
+  std::erase(running_, &attempt);
+  attempts_.Erase(&attempt);
+}
+
+RoleStats Role::stats() const {
+  RoleStats stats;
+  stats.waiting = static_cast<uint32_t>(waiting_.size());
+  stats.decoding = static_cast<uint32_t>(running_.size());
+  stats.transferring = static_cast<uint32_t>(attempts_.size() - waiting_.size() - running_.size() +
+                                             strip_.num_cancelled());
+  stats.preemptions = preemptions_;
+  stats.generated_tokens = generated_tokens_;
+  return stats;
+}
+
+}  // namespace pdserve::decode

@@ -1,0 +1,53 @@
+#include "prefill/planner.h"
+
+#include <algorithm>
+
+namespace pdserve::prefill {
+namespace {
+
+/// Indices of the prompts that have blocks, those of `admitted` included; ascending.
+std::vector<size_t> Admit(const PromptState& state, std::vector<size_t>& admitted) {
+  std::vector<size_t> ready;
+  int32_t free_blocks = state.free_blocks;
+  bool blocked = false;
+  for (size_t i = 0; i < state.prompts.size(); ++i) {
+    const int32_t needed = state.prompts[i].needed_blocks;
+    if (needed > 0) {
+      blocked = blocked || needed > free_blocks;
+      if (blocked) continue;
+      free_blocks -= needed;
+      admitted.push_back(i);
+    }
+    ready.push_back(i);
+  }
+  return ready;
+}
+
+}  // namespace
+
+PromptPlan PlanPrompts(const PromptState& state) {
+  PromptPlan plan;
+  const std::vector<size_t> ready = Admit(state, plan.admitted);
+  std::vector<int32_t> shares(state.prompts.size(), 0);
+  int32_t budget = std::max(state.budget_tokens, 0);
+  const auto give = [&](size_t prompt, int32_t most) {
+    const int32_t wanted = state.prompts[prompt].uncomputed_tokens - shares[prompt];
+    const int32_t given = std::min(wanted, most);
+    shares[prompt] += given;
+    budget -= given;
+    return given;
+  };
+  std::vector<size_t> shortest = ready;
+  std::stable_sort(shortest.begin(), shortest.end(), [&](size_t a, size_t b) {
+    return state.prompts[a].uncomputed_tokens < state.prompts[b].uncomputed_tokens;
+  });
+  int32_t half = budget / 2;
+  for (size_t prompt : shortest) half -= give(prompt, half);
+  for (size_t prompt : ready) give(prompt, budget);
+  for (size_t prompt : ready) {
+    if (shares[prompt] > 0) plan.chunks.push_back({prompt, shares[prompt]});
+  }
+  return plan;
+}
+
+}  // namespace pdserve::prefill

@@ -1,0 +1,215 @@
+#include "prefill/role.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace pdserve::prefill {
+namespace {
+
+using engine::AttemptKey;
+using engine::Outcome;
+using engine::Owner;
+
+constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
+
+int32_t BlocksFor(int64_t tokens, int32_t block_tokens) {
+  return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
+}
+
+}  // namespace
+
+Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
+           engine::AttemptSink* sink)
+    : options_(std::move(options)), pool_(pool), sink_(sink), shipper_(pool, pump) {}
+
+absl::Status Role::Check(const Request& request, const engine::Sequence& sequence) const {
+  if (request.mode == Mode::kUnknown) return absl::InvalidArgumentError("the mode is not known");
+  if (request.mode == Mode::kHandOver) return absl::OkStatus();
+  if (!options_.to_decode) {
+    return absl::InvalidArgumentError("this node does not decode, so it can't serve a whole run");
+  }
+  const int64_t most = engine::MostCachedTokens(sequence, options_.limits.max_context_tokens);
+  if (most > options_.limits.pool_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt and max_tokens need the cache of ", most,
+                                                   " tokens, the pool holds ",
+                                                   options_.limits.pool_tokens));
+  }
+  return absl::OkStatus();
+}
+
+void Role::Begin(const Request& request, absl::Time now) {
+  const AttemptKey key = request.generation.key;
+  auto sequence = engine::MakeSequence(request.generation, options_.limits, now);
+  absl::Status status = sequence.ok() ? Check(request, *sequence) : sequence.status();
+  if (status.ok()) {
+    auto attempt = std::make_unique<Attempt>();
+    attempt->sequence = *std::move(sequence);
+    status = Admit(request, std::move(attempt));
+  }
+  if (status.ok()) return;
+  const bool retryable = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  sink_->Refused(key, {std::string(status.message()), retryable,
+                       retryable ? kRetryAfter : absl::ZeroDuration()});
+}
+
+absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attempt) {
+  const auto tokens = static_cast<int64_t>(attempt->sequence.tokens.size());
+  attempt->needed_blocks = BlocksFor(tokens, options_.block_tokens);
+  if (request.mode == Mode::kHandOver) {
+    ASSIGN_OR_RETURN(attempt->ticket, engine::MakeTicket(request.ticket));
+    RETURN_IF_ERROR(shipper_.Offer({*attempt->ticket, static_cast<uint32_t>(attempt->needed_blocks),
+                                    attempt->sequence.deadline}));
+  }
+  Attempt* added = attempts_.Add(std::move(attempt));
+  queue_.push_back(added);
+  sink_->Accepted(added->sequence.key());
+  return absl::OkStatus();
+}
+
+bool Role::Cancel(const AttemptKey& key) {
+  Attempt* attempt = attempts_.Find(key);
+  if (attempt == nullptr) return false;
+  End(*attempt, Outcome::kCancelled, "");
+  return true;
+}
+
+void Role::OnOfferEnded(Ticket ticket, const absl::Status& status,
+                        const kvtransfer::TransferStats& stats, absl::Time now) {
+  Attempt* attempt = attempts_.Find(ticket);
+  // The fence has been passed: what was withdrawn or cancelled before gives its blocks back here.
+  shipper_.Ended(ticket);
+  if (attempt == nullptr) return;
+  attempt->times.transfer_bytes = stats.bytes;
+  if (!status.ok()) {
+    End(*attempt, Outcome::kFailed, absl::StrCat("hand-over: ", status.message()));
+  } else if (attempt->state != Attempt::State::kTransferring) {
+    End(*attempt, Outcome::kFailed, "hand-over: acknowledged before its commit");
+  } else {
+    attempt->times.transfer = now - attempt->prefilled;
+    End(*attempt, Outcome::kHandedOver, "");
+  }
+}
+
+std::vector<PromptView> Role::Views() const {
+  std::vector<PromptView> views;
+  views.reserve(queue_.size());
+  for (const Attempt* attempt : queue_) {
+    const bool has_blocks = !attempt->sequence.blocks.empty();
+    views.push_back({attempt->sequence.uncomputed(), has_blocks ? 0 : attempt->needed_blocks});
+  }
+  return views;
+}
+
+void Role::AddWork(absl::Time now, engine::Plan& plan) {
+  while (Attempt* expired = attempts_.Expired(now)) {
+    End(*expired, Outcome::kFailed, "the attempt's deadline is over");
+  }
+  const std::vector<PromptView> views = Views();
+  const int32_t free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0);
+  const PromptPlan prompts = PlanPrompts({views, free_blocks, plan.budget_tokens});
+  for (size_t i : prompts.admitted) {
+    PD_CHECK(pool_->Allocate(queue_[i]->needed_blocks, queue_[i]->sequence.blocks));
+  }
+  for (const Chunk& chunk : prompts.chunks) {
+    Attempt& attempt = *queue_[chunk.prompt];
+    if (attempt.state == Attempt::State::kWaiting) {
+      attempt.state = Attempt::State::kPrefilling;
+      attempt.started = now;
+      attempt.times.queue = now - attempt.sequence.arrived;
+    }
+    plan.entries.push_back({this, &attempt.sequence, chunk.num_tokens});
+    plan.budget_tokens -= chunk.num_tokens;
+  }
+}
+
+void Role::OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) {
+  for (const engine::StepOutput& output : outputs) {
+    if (output.owner != this) continue;
+    Attempt* attempt = attempts_.Find(output.sequence->key());
+    PD_CHECK(attempt != nullptr);
+    prefilled_tokens_ += static_cast<uint64_t>(output.num_tokens);
+    if (attempt->ticket && !output.sampled) {
+      const engine::Sequence& sequence = attempt->sequence;
+      shipper_.Ship(*attempt->ticket, sequence.blocks,
+                    static_cast<size_t>(sequence.computed / options_.block_tokens));
+    }
+    if (output.sampled) OnFirstToken(*attempt, output.token, now);
+  }
+}
+
+void Role::OnFirstToken(Attempt& attempt, TokenId token, absl::Time now) {
+  engine::Sequence& sequence = attempt.sequence;
+  attempt.prefilled = now;
+  attempt.times.prefill = now - attempt.started;
+  ++generated_tokens_;
+  sink_->Token(sequence.key(), static_cast<uint32_t>(sequence.output_tokens() - 1), token);
+  const engine::Finish finish =
+      CheckFinish(sequence, {options_.end_tokens, options_.limits.max_context_tokens});
+  if (finish != engine::Finish::kNone) {
+    End(attempt, finish == engine::Finish::kStop ? Outcome::kStop : Outcome::kLength, "");
+  } else if (attempt.ticket) {
+    HandOver(attempt, token);
+  } else {
+    MoveToDecode(attempt);
+  }
+}
+
+void Role::HandOver(Attempt& attempt, TokenId token) {
+  engine::Sequence& sequence = attempt.sequence;
+  shipper_.Ship(*attempt.ticket, sequence.blocks, sequence.blocks.size());
+  shipper_.Commit(*attempt.ticket, {.num_tokens = static_cast<uint32_t>(sequence.computed),
+                                    .first_token = token,
+                                    .sampler_state = "",
+                                    .queue_time = attempt.times.queue,
+                                    .prefill_time = attempt.times.prefill});
+  pool_->Release(sequence.blocks, Owner::kSequence);
+  sequence.blocks.clear();
+  attempt.state = Attempt::State::kTransferring;
+  std::erase(queue_, &attempt);
+}
+
+void Role::MoveToDecode(Attempt& attempt) {
+  engine::Sequence sequence = attempt.sequence;  // its key is still needed to forget the attempt
+  const engine::PhaseTimes times = attempt.times;
+  attempt.sequence.blocks.clear();
+  Forget(attempt);
+  options_.to_decode(std::move(sequence), times);
+}
+
+void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
+  if (attempt.ticket) shipper_.Withdraw(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
+  pool_->Release(attempt.sequence.blocks, Owner::kSequence);
+  attempt.sequence.blocks.clear();
+  sink_->Finished(
+      attempt.sequence.key(),
+      {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()), attempt.times});
+  Forget(attempt);
+}
+
+void Role::Forget(Attempt& attempt) {
+  std::erase(queue_, &attempt);
+  attempts_.Erase(&attempt);
+}
+
+RoleStats Role::stats() const {
+  RoleStats stats;
+  for (const Attempt* attempt : queue_) {
+    if (attempt->state == Attempt::State::kWaiting) {
+      ++stats.waiting;
+    } else {
+      ++stats.prefilling;
+    }
+    stats.queued_tokens += static_cast<uint64_t>(attempt->sequence.uncomputed());
+  }
+  stats.transferring =
+      static_cast<uint32_t>(attempts_.size() - queue_.size() + shipper_.num_withdrawn());
+  stats.prefilled_tokens = prefilled_tokens_;
+  stats.generated_tokens = generated_tokens_;
+  return stats;
+}
+
+}  // namespace pdserve::prefill

@@ -1,0 +1,112 @@
+// Prefill attempts, from request to first token and on to the acknowledged hand-over (or, in whole
+// mode, to the decode role of the same node). Owner: the node; the step loop's thread.
+// Invariants: an attempt waits without blocks or has all it needs; a block given to the pump stays
+// held for the transfer until the pump's event, whatever has become of its attempt; each accepted
+// attempt ends by exactly one Finished or by one call of `to_decode`.
+#ifndef PDSERVE_PREFILL_ROLE_H_
+#define PDSERVE_PREFILL_ROLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/attempt.h"
+#include "engine/attempt_table.h"
+#include "engine/block_pool.h"
+#include "engine/generation.h"
+#include "engine/planner.h"
+#include "engine/sequence.h"
+#include "kvtransfer/pump.h"
+#include "prefill/planner.h"
+#include "prefill/shipper.h"
+
+namespace pdserve::prefill {
+
+enum class Mode { kUnknown, kHandOver, kWhole };
+
+/// As it came in; nothing in it has been checked.
+struct Request {
+  engine::Generation generation;
+  Mode mode = Mode::kUnknown;
+  std::string ticket;  // kHandOver
+};
+
+struct RoleOptions {
+  engine::GenerationLimits limits;
+  std::vector<TokenId> end_tokens;  // sorted
+  int32_t block_tokens = 0;
+  /// Takes a sequence with its blocks and first token; not set: whole mode is refused.
+  std::function<void(engine::Sequence, const engine::PhaseTimes&)> to_decode;
+};
+
+struct RoleStats {
+  uint32_t waiting = 0;
+  uint32_t prefilling = 0;
+  uint32_t transferring = 0;  // ended ones whose blocks the pump still holds included
+  uint64_t queued_tokens = 0;
+  uint64_t prefilled_tokens = 0;  // since the start
+  uint64_t generated_tokens = 0;
+};
+
+class Role final : public engine::StepClient {
+ public:
+  /// `pool`, `pump` and `sink` outlive the role.
+  Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
+       engine::AttemptSink* sink);
+
+  /// Reports Accepted or Refused. No attempt with the same key may be in progress.
+  void Begin(const Request& request, absl::Time now);
+  /// Reports Finished(kCancelled); false where there is no such attempt.
+  bool Cancel(const engine::AttemptKey& key);
+  void OnOfferEnded(Ticket ticket, const absl::Status& status,
+                    const kvtransfer::TransferStats& stats, absl::Time now);
+
+  void AddWork(absl::Time now, engine::Plan& plan) override;
+  void OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) override;
+  absl::Time NextDeadline() const override { return attempts_.NextDeadline(); }
+
+  RoleStats stats() const;
+  /// Attempts in progress and shipments not yet ended.
+  size_t load() const { return attempts_.size() + shipper_.num_withdrawn(); }
+
+ private:
+  struct Attempt {
+    enum class State { kWaiting, kPrefilling, kTransferring };
+    State state = State::kWaiting;
+    engine::Sequence sequence;
+    std::optional<Ticket> ticket;  // kHandOver
+    int32_t needed_blocks = 0;
+    absl::Time started;
+    absl::Time prefilled;
+    engine::PhaseTimes times;
+  };
+
+  absl::Status Check(const Request& request, const engine::Sequence& sequence) const;
+  absl::Status Admit(const Request& request, std::unique_ptr<Attempt> attempt);
+  std::vector<PromptView> Views() const;
+  void OnFirstToken(Attempt& attempt, TokenId token, absl::Time now);
+  void HandOver(Attempt& attempt, TokenId token);
+  void MoveToDecode(Attempt& attempt);
+  void End(Attempt& attempt, engine::Outcome outcome, const std::string& error);
+  void Forget(Attempt& attempt);
+
+  const RoleOptions options_;
+  engine::BlockPool* const pool_;
+  engine::AttemptSink* const sink_;
+  Shipper shipper_;
+  engine::AttemptTable<Attempt> attempts_;
+  std::vector<Attempt*> queue_;  // waiting and prefilling, in order of arrival
+  uint64_t prefilled_tokens_ = 0;
+  uint64_t generated_tokens_ = 0;
+};
+
+}  // namespace pdserve::prefill
+
+#endif  // PDSERVE_PREFILL_ROLE_H_
