@@ -10,8 +10,9 @@ cd "$root"
 step "build"
 PD_MODEL="${PD_MODEL:-$(deploy/fetch_model.sh)}"
 export PD_MODEL
-cmake --preset release >/dev/null && cmake --build --preset release >&2 ||
+if ! cmake --preset release >/dev/null || ! cmake --build --preset release >&2; then
   fail "the build failed" "read the lines above; deploy/quickstart.sh installs what is missing"
+fi
 
 step "benchmarks"
 echo "date: $(date -u +%F), commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
