@@ -22,8 +22,9 @@
 
 namespace pdserve::engine {
 
-inline constexpr int32_t kTileRows = 16;   // output features in a packed tile
-inline constexpr int32_t kBlockCols = 32;  // inputs in a quantised block
+inline constexpr int32_t kTileRows = 16;     // output features in a packed tile
+inline constexpr int32_t kBlockCols = 32;    // inputs in a quantised block
+inline constexpr int32_t kMaxHeadDim = 256;  // of attention; a loader refuses more
 
 /// How a weight matrix is stored after repacking.
 enum class Packing {

@@ -1,7 +1,253 @@
+// Kernels for AVX2 with FMA and F16C: the templates of ops_*.h over two 256-bit registers.
+#include <immintrin.h>
+
 #include "engine/ops.h"
+#include "engine/ops_attend.h"
+#include "engine/ops_layout.h"
+#include "engine/ops_product.h"
+#include "engine/ops_rows.h"
 
 namespace pdserve::engine {
+namespace {
 
-const Ops* avx2_ops() { return nullptr; }
+struct Avx2 {
+  static constexpr int kHalf = 8;  // lanes of a register
+  struct F {
+    __m256 low;
+    __m256 high;
+  };
+  static constexpr int32_t kPanelRows = 4;
+  static constexpr int kKeyTile = 1;
+  static constexpr int kValueTile = 1;
+
+  static F Set(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+  static F Load(const float* at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + kHalf)}; }
+  static void Store(float* at, F value) {
+    _mm256_storeu_ps(at, value.low);
+    _mm256_storeu_ps(at + kHalf, value.high);
+  }
+  static F LoadPart(const float* at, int32_t count) {
+    if (count >= kLanes) return Load(at);
+    float whole[kLanes] = {};
+    __builtin_memcpy(whole, at, size_t(count) * sizeof(float));
+    return Load(whole);
+  }
+  static void StorePart(float* at, int32_t count, F value) {
+    if (count >= kLanes) return Store(at, value);
+    float whole[kLanes];
+    Store(whole, value);
+    __builtin_memcpy(at, whole, size_t(count) * sizeof(float));
+  }
+  static F Keep(F value, int32_t count, float other) {
+    if (count >= kLanes) return value;
+    float whole[kLanes];
+    Store(whole, value);
+    for (int32_t i = count; i < kLanes; ++i) whole[i] = other;
+    return Load(whole);
+  }
+
+  static F Add(F a, F b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+  static F Sub(F a, F b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+  static F Mul(F a, F b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+  static F Div(F a, F b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+  static F Min(F a, F b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+  static F Max(F a, F b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+  static F Fma(F a, F b, F c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  static float First(F value) { return _mm256_cvtss_f32(value.low); }
+
+  /// value where x >= limit or x is NaN, else 0.
+  static F ZeroBelow(F x, float limit, F value) {
+    const __m256 bound = _mm256_set1_ps(limit);
+    return {_mm256_and_ps(_mm256_cmp_ps(x.low, bound, _CMP_NLT_UQ), value.low),
+            _mm256_and_ps(_mm256_cmp_ps(x.high, bound, _CMP_NLT_UQ), value.high)};
+  }
+  /// 2^n of n + 12582912.0.
+  static F PowerOfTwo(F shifted) { return {HalfPower(shifted.low), HalfPower(shifted.high)}; }
+  static __m256 HalfPower(__m256 shifted) {
+    const __m256i n = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+  }
+
+  /// Lanes l and l + 8, then l + 4, l + 2, l + 1.
+  static float Sum(F value) {
+    const __m256 a = _mm256_add_ps(value.low, value.high);
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+  }
+  static float Largest(F value) {
+    const __m256 a = _mm256_max_ps(value.low, value.high);
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
+  }
+  /// Lane i: Sum of row i.
+  static F SumEach(const float (*rows)[kLanes]) { return {SumEight(rows), SumEight(rows + kHalf)}; }
+  static __m256 SumEight(const float (*rows)[kLanes]) {
+    __m256 s[4];  // 128-bit parts: of rows i, i + 4
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const F a = Load(rows[i]);
+      const F b = Load(rows[i + 4]);
+      const __m256 a8 = _mm256_add_ps(a.low, a.high);
+      const __m256 b8 = _mm256_add_ps(b.low, b.high);
+      s[i] =
+          _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20), _mm256_permute2f128_ps(a8, b8, 0x31));
+    }
+    const __m256 even = FoldInParts<0x44, 0xee>(s[0], s[1]);
+    const __m256 odd = FoldInParts<0x44, 0xee>(s[2], s[3]);
+    return FoldInParts<0x88, 0xdd>(even, odd);
+  }
+  template <int low, int high>
+  static __m256 FoldInParts(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, low), _mm256_shuffle_ps(a, b, high));
+  }
+
+  static __m128i Load8x16(const std::byte* at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  }
+  static F LoadHalf(const std::byte* at) {
+    return {_mm256_cvtph_ps(Load8x16(at)), _mm256_cvtph_ps(Load8x16(at + 16))};
+  }
+  static F LoadBf16(const std::byte* at) { return {Widen(Load8x16(at)), Widen(Load8x16(at + 16))}; }
+  static __m256 Widen(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static void StoreBf16(std::byte* at, F value) {
+    const __m256i packed = _mm256_packus_epi32(Narrow(value.low), Narrow(value.high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+  static __m256i Narrow(__m256 value) {
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), quiet, nan);
+  }
+
+  static float LargestMagnitude(const float* values) {
+    __m256i largest = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int i = 0; i < kBlockCols; i += kHalf) {
+      const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(values + i));
+      largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    }
+    __m128i b =
+        _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(b));
+  }
+  static int32_t RoundBlock(const float* values, float inverse, int8_t* q) {
+    __m256i rounded[4];
+    __m256i sum = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256 scaled =
+          _mm256_mul_ps(_mm256_loadu_ps(values + i * kHalf), _mm256_set1_ps(inverse));
+      rounded[i] = _mm256_cvtps_epi32(scaled);
+      sum = _mm256_add_epi32(sum, rounded[i]);
+    }
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(rounded[0], rounded[1]),
+                                             _mm256_packs_epi32(rounded[2], rounded[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0xb1));
+    return _mm_cvtsi128_si32(b);
+  }
+
+  /// A block of quantised weights: 4 columns of 8 rows in each register.
+  struct Weights {
+    __m256i group[kGroups][2];
+  };
+  static __m256i LoadBytes(const std::byte* at) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static Weights LoadU4(const std::byte* quants) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    Weights w;
+#pragma GCC unroll 8
+    for (int i = 0; i < kGroups; ++i) {
+      const __m256i both = LoadBytes(quants + i * 32);
+      w.group[i / 2 * 2][i % 2] = _mm256_and_si256(both, mask);
+      w.group[i / 2 * 2 + 1][i % 2] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    }
+    return w;
+  }
+  static Weights LoadU8(const std::byte* quants) {
+    Weights w;
+#pragma GCC unroll 16
+    for (int i = 0; i < 2 * kGroups; ++i) w.group[i / 2][i % 2] = LoadBytes(quants + i * 32);
+    return w;
+  }
+  static int32_t LoadFour(const std::byte* q) {
+    int32_t four;
+    __builtin_memcpy(&four, q, sizeof(four));
+    return four;
+  }
+  /// Pairs and then the whole block fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
+  static F DotU4(const Weights& w, const std::byte* q) {
+    __m256i low = _mm256_setzero_si256();
+    __m256i high = low;
+#pragma GCC unroll 8
+    for (int j = 0; j < kGroups; ++j) {
+      const __m256i four = _mm256_set1_epi32(LoadFour(q + j * kGroupCols));
+      low = _mm256_add_epi16(low, _mm256_maddubs_epi16(w.group[j][0], four));
+      high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w.group[j][1], four));
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_cvtepi32_ps(_mm256_madd_epi16(low, ones)),
+            _mm256_cvtepi32_ps(_mm256_madd_epi16(high, ones))};
+  }
+  static F DotU8(const Weights& w, const std::byte* q) {
+    return {DotHalf(w, q, 0), DotHalf(w, q, 1)};
+  }
+  /// 255 * 127 * 2 overflows 16 bits: widened first. Registers hold rows 0, 1, 4, 5 and 2, 3, 6, 7.
+  static __m256 DotHalf(const Weights& w, const std::byte* q, int half) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i even = zero;
+    __m256i odd = zero;
+#pragma GCC unroll 8
+    for (int j = 0; j < kGroups; ++j) {
+      const __m256i four = _mm256_cvtepi8_epi16(_mm_set1_epi32(LoadFour(q + j * kGroupCols)));
+      const __m256i bytes = w.group[j][half];
+      even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_unpacklo_epi8(bytes, zero), four));
+      odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_unpackhi_epi8(bytes, zero), four));
+    }
+    return _mm256_cvtepi32_ps(_mm256_hadd_epi32(even, odd));
+  }
+  /// Column k of the block as floats.
+  static F Column(const Weights& w, int k) {
+    return {HalfColumn(w.group[k / kGroupCols][0], 8 * (k % kGroupCols)),
+            HalfColumn(w.group[k / kGroupCols][1], 8 * (k % kGroupCols))};
+  }
+  static __m256 HalfColumn(__m256i group, int shift) {
+    const __m256i bytes = _mm256_srli_epi32(group, shift);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(255)));
+  }
+};
+
+constexpr Ops kOps = {"avx2",
+                      "lanes16",
+                      RowKernels<Avx2>::Quantise,
+                      Products<Avx2>::Matmul,
+                      RowKernels<Avx2>::RmsNorm,
+                      RowKernels<Avx2>::SiluMul,
+                      Attender<Avx2>::Attention,
+                      RowKernels<Avx2>::StoreKv};
+
+}  // namespace
+
+const Ops* avx2_ops() {
+  const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  return runs ? &kOps : nullptr;
+}
 
 }  // namespace pdserve::engine
