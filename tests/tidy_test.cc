@@ -148,9 +148,11 @@ Faults InterfaceFaults(const SourceFile& file) {
   return faults;
 }
 
-// Generated protobuf headers stay at the edge: in the files that speak to a peer.
+// Generated protobuf headers stay at the edge: in the files that speak to a peer, and in the ones
+// that say what a hand-over's two sides tell each other.
 bool MayIncludeGenerated(const SourceFile& file) {
-  static const std::regex edges(R"((^|_)(session|sessions|role|dispatch|handshake|wire)(_|$))");
+  static const std::regex edges(
+      R"((^|_)(session|sessions|role|dispatch|handshake|wire|hand_over|links)(_|$))");
   return std::regex_search(file.stem, edges);
 }
 
@@ -200,16 +202,20 @@ Faults NameFaults(const SourceFile& file) {
   return faults;
 }
 
-Faults HeaderCommentFaults(const SourceFile& file) {
-  if (!file.IsHeader()) return {};
+int OpeningCommentLines(const std::string& text) {
+  if (text.compare(0, 2, "/*") == 0) return CountLines(text.substr(0, text.find("*/")));
   int lines = 0;
-  size_t at = 0;
-  while (file.text.compare(at, 2, "//") == 0) {
-    ++lines;
-    at = file.text.find('\n', at) + 1;
-    if (at == 0) break;
+  for (size_t at = 0; text.compare(at, 2, "//") == 0; ++lines) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos) return lines + 1;
+    at = end + 1;
   }
-  if (lines >= 1 && lines <= kHeaderCommentLines) return {};
+  return lines;
+}
+
+Faults HeaderCommentFaults(const SourceFile& file) {
+  const int lines = OpeningCommentLines(file.text);
+  if (!file.IsHeader() || (lines >= 1 && lines <= kHeaderCommentLines)) return {};
   return {file.path + " opens with " + std::to_string(lines) + " lines of comment"};
 }
 
