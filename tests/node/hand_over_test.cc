@@ -1,0 +1,264 @@
+// Both roles together, on fakes: what a pair of nodes must do in any order of events.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/rig.h"
+
+namespace pdserve::testing {
+namespace {
+
+using engine::Generation;
+using engine::Outcome;
+
+class HandOverTest : public ::testing::Test {
+ protected:
+  void Pair(const RigOptions& options) {
+    p_ = std::make_unique<Rig>(options, &fabric_, &clock_);
+    d_ = std::make_unique<Rig>(options, &fabric_, &clock_);
+  }
+  void Begin(const Generation& generation) {
+    p_->prefill.Begin(PrefillOf(generation, prefill::Mode::kHandOver), clock_.Now());
+    d_->decode.Begin(DecodeOf(generation), clock_.Now());
+  }
+  void Cancel(const Generation& generation) {
+    p_->prefill.Cancel(generation.key);
+    d_->decode.Cancel(generation.key);
+  }
+  void Turn() {
+    p_->Turn();
+    fabric_.Run();
+    d_->Turn();
+    fabric_.Run();
+    clock_.Advance(absl::Milliseconds(1));
+  }
+  bool Quiet() const { return p_->AllFree() && d_->AllFree(); }
+  void TurnUntilQuiet() {
+    for (int i = 0; i < 20000 && !Quiet(); ++i) Turn();
+    ASSERT_TRUE(Quiet());
+  }
+  void ExpectWhole(const Generation& generation) {
+    const uint64_t id = generation.key.attempt.value;
+    const auto want = FakeModel::Continue(generation);
+    const AttemptRecord& record = d_->sink[id];
+    ASSERT_TRUE(record.ending.has_value()) << id;
+    EXPECT_EQ(record.tokens, want) << id;
+    EXPECT_EQ(record.ending->output_tokens, want.size());
+    EXPECT_TRUE(record.faults.empty()) << record.faults.front();
+    EXPECT_EQ(p_->sink[id].tokens, std::vector<uint32_t>{want[0]});
+    EXPECT_EQ(p_->sink[id].ending->outcome, Outcome::kHandedOver);
+  }
+
+  FakeClock clock_;
+  FakeFabric fabric_;
+  std::unique_ptr<Rig> p_;
+  std::unique_ptr<Rig> d_;
+};
+
+TEST_F(HandOverTest, SplitOutputEqualsWholeOutput) {
+  Pair({});
+  std::vector<Generation> generations;
+  for (uint64_t i = 1; i <= 6; ++i) generations.push_back(MakeGeneration(i, 1 + 31 * i, 20 * i));
+  generations[2].sampling.temperature = 1.0f;
+  for (const Generation& generation : generations) Begin(generation);
+  TurnUntilQuiet();
+  for (const Generation& generation : generations) ExpectWhole(generation);
+  EXPECT_EQ(p_->model.corruptions() + d_->model.corruptions(), 0);
+
+  for (const Generation& generation : generations) {
+    p_->prefill.Begin(PrefillOf(generation, prefill::Mode::kWhole), clock_.Now());
+    p_->sink[generation.key.attempt.value] = {};
+    p_->sink[generation.key.attempt.value].accepted = true;
+  }
+  TurnUntilQuiet();
+  for (const Generation& generation : generations) {
+    EXPECT_EQ(p_->sink[generation.key.attempt.value].tokens, FakeModel::Continue(generation));
+  }
+}
+
+TEST_F(HandOverTest, EmittedTokensAreForcedAndTheRestFollows) {
+  Pair({});
+  Generation generation = MakeGeneration(1, 40, 50);
+  generation.sampling.temperature = 1.5f;
+  const auto whole = FakeModel::Continue(generation);
+  generation.emitted.assign(whole.begin(), whole.begin() + 17);
+  Begin(generation);
+  TurnUntilQuiet();
+  EXPECT_EQ(p_->sink[1].first_index, 17u);
+  EXPECT_EQ(d_->sink[1].first_index, 17u);
+  EXPECT_EQ(d_->sink[1].tokens, std::vector<uint32_t>(whole.begin() + 17, whole.end()));
+  EXPECT_EQ(d_->sink[1].ending->output_tokens, whole.size());
+}
+
+TEST_F(HandOverTest, ACorruptBlockChangesTheOutputSoTheseTestsCanFail) {
+  Pair({});
+  const Generation generation = MakeGeneration(1, 40, 30);
+  fabric_.Corrupt();
+  Begin(generation);
+  TurnUntilQuiet();
+  EXPECT_GT(d_->model.corruptions(), 0);
+  EXPECT_NE(d_->sink[1].tokens, FakeModel::Continue(generation));
+}
+
+TEST_F(HandOverTest, ACancelInEachPhaseFreesAllBlocks) {
+  for (int turns = 0; turns < 30; ++turns) {
+    Pair({.max_step_tokens = 16});
+    const Generation generation = MakeGeneration(1, 100, 12);
+    Begin(generation);
+    for (int i = 0; i < turns; ++i) Turn();
+    Cancel(generation);
+    Cancel(generation);  // idempotent
+    Turn();
+    EXPECT_TRUE(Quiet()) << turns;
+    for (Rig* rig : {p_.get(), d_.get()}) {
+      EXPECT_TRUE(rig->sink[1].ending.has_value()) << turns;
+      EXPECT_TRUE(rig->sink[1].faults.empty()) << turns;
+    }
+  }
+}
+
+TEST_F(HandOverTest, PreemptionKeepsTheOutputs) {
+  Pair({.pool_blocks = 12, .max_step_tokens = 40});
+  std::vector<Generation> generations;
+  for (uint64_t i = 1; i <= 8; ++i) {
+    generations.push_back(MakeGeneration(i, 40 + i, 250));
+    generations.back().sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+  }
+  for (const Generation& generation : generations) Begin(generation);
+  TurnUntilQuiet();
+  for (const Generation& generation : generations) ExpectWhole(generation);
+  EXPECT_GT(d_->decode.stats().preemptions, 0u);
+}
+
+/// A random life: begins, cancels, lost peers, deadlines, in small pools.
+class RandomLife {
+ public:
+  RandomLife(uint64_t seed, Rig* p, Rig* d, FakeClock* clock)
+      : random_(seed), p_(p), d_(d), clock_(clock) {}
+
+  void Act() {
+    switch (random_() % 10) {
+      case 0:
+      case 1:
+      case 2:
+        Begin();
+        break;
+      case 3:
+        if (const uint64_t id = Pick()) p_->prefill.Cancel(generations_[id].key);
+        break;
+      case 4:
+        if (const uint64_t id = Pick()) d_->decode.Cancel(generations_[id].key);
+        break;
+      case 5:
+        if (const uint64_t id = Pick(); id % 7 == 1) (id % 2 ? p_ : d_)->pump.Break(TicketOf(id));
+        break;
+      case 6:
+        CancelOrphans();
+        break;
+      default:
+        clock_->Advance(absl::Milliseconds(random_() % 3));
+    }
+  }
+
+  /// What a router does: when one half has ended without success, the other is not wanted.
+  void CancelOrphans() {
+    for (const auto& [id, generation] : generations_) {
+      const auto failed = [](const AttemptRecord& record) {
+        return record.refusal || !record.accepted ||
+               (record.ending && record.ending->outcome >= Outcome::kCancelled &&
+                record.ending->outcome != Outcome::kHandedOver);
+      };
+      if (failed(p_->sink[id])) d_->decode.Cancel(generation.key);
+      if (failed(d_->sink[id])) p_->prefill.Cancel(generation.key);
+    }
+  }
+
+  void Check() {
+    for (const auto& [id, generation] : generations_) {
+      for (Rig* rig : {p_, d_}) {
+        const AttemptRecord& record = rig->sink[id];
+        if (!record.accepted && !record.refusal) continue;  // not begun there
+        EXPECT_TRUE(record.ended()) << id;
+        EXPECT_TRUE(record.faults.empty()) << id << ": " << record.faults.front();
+        const auto want = FakeModel::Continue(generation, 512);
+        const size_t first = record.first_index.value_or(0);
+        ASSERT_LE(first + record.tokens.size(), want.size());
+        EXPECT_TRUE(std::equal(record.tokens.begin(), record.tokens.end(), want.begin() + first));
+      }
+    }
+  }
+
+  size_t num_completed() const { return completed_; }
+  void CountCompleted() {
+    for (const auto& [id, generation] : generations_) {
+      for (Rig* rig : {p_, d_}) {
+        const auto& ending = rig->sink[id].ending;
+        if (!ending) continue;
+        if (ending->outcome != Outcome::kStop && ending->outcome != Outcome::kLength) continue;
+        EXPECT_EQ(ending->output_tokens, FakeModel::Continue(generation, 512).size()) << id;
+        ++completed_;
+      }
+    }
+  }
+
+ private:
+  void Begin() {
+    const uint64_t id = ++last_;
+    Generation generation = MakeGeneration(id, 1 + random_() % 150, 1 + random_() % 60);
+    generation.ignore_eos = random_() % 2 == 0;
+    generation.sampling.temperature = random_() % 2 == 0 ? 0.0f : 0.9f;
+    if (random_() % 10 == 0) generation.deadline = absl::Milliseconds(1 + random_() % 50);
+    generations_[id] = generation;
+    const bool whole = random_() % 4 == 0;
+    const auto mode = whole ? prefill::Mode::kWhole : prefill::Mode::kHandOver;
+    if (random_() % 20 != 0) p_->prefill.Begin(PrefillOf(generation, mode), clock_->Now());
+    if (!whole && random_() % 20 != 0) d_->decode.Begin(DecodeOf(generation), clock_->Now());
+    if (random_() % 20 == 0) p_->pump.RefuseNext(absl::ResourceExhaustedError("full"));
+    if (random_() % 20 == 0) d_->pump.RefuseNext(absl::ResourceExhaustedError("full"));
+  }
+  uint64_t Pick() { return last_ == 0 ? 0 : last_ - std::min<uint64_t>(random_() % 8, last_ - 1); }
+
+  std::mt19937_64 random_;
+  Rig* const p_;
+  Rig* const d_;
+  FakeClock* const clock_;
+  std::map<uint64_t, Generation> generations_;
+  uint64_t last_ = 0;
+  size_t completed_ = 0;
+};
+
+TEST_F(HandOverTest, AThousandRandomOperationsEndWithEveryBlockFree) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Pair({.pool_blocks = 14, .max_context_tokens = 512, .max_step_tokens = 48, .max_batch = 4});
+    RandomLife life(seed, p_.get(), d_.get(), &clock_);
+    std::mt19937_64 order(seed);
+    for (int i = 0; i < 1000; ++i) {
+      life.Act();
+      for (int k = 0; k < 4; ++k) {
+        if (order() % 2) p_->Turn();
+        if (order() % 2) d_->Turn();
+        if (order() % 3 == 0) fabric_.Run();
+      }
+      ASSERT_TRUE(p_->pool->CheckIntegrity());
+      ASSERT_TRUE(d_->pool->CheckIntegrity());
+    }
+    for (int i = 0; i < 3000 && !Quiet(); ++i) Turn();
+    clock_.Advance(absl::Minutes(11));  // what lost its other half ends by its deadline
+    for (int i = 0; i < 10 && !Quiet(); ++i) Turn();
+    EXPECT_TRUE(Quiet());
+    EXPECT_EQ(fabric_.num_offers() + fabric_.num_fetches(), 0u);
+    EXPECT_EQ(p_->model.corruptions() + d_->model.corruptions(), 0);
+    life.Check();
+    life.CountCompleted();
+    EXPECT_GT(life.num_completed(), 20u);
+  }
+}
+
+}  // namespace
+}  // namespace pdserve::testing

@@ -1,0 +1,105 @@
+#include "tests/testing/fake_pump.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace pdserve::testing {
+
+using kvtransfer::TransferStats;
+
+void FakeFabric::Move(Ticket ticket, Offer& offer, Fetch& fetch) {
+  if (fetch.destinations.size() != offer.num_blocks) {
+    fetch.end = absl::FailedPreconditionError("the number of blocks differs");
+  }
+  while (!offer.end && !fetch.end && fetch.copied < offer.blocks.size()) {
+    const auto from = offer.blocks[fetch.copied];
+    const auto to = fetch.destinations[fetch.copied++];
+    std::copy(from.begin(), from.end(), to.begin());
+    if (corrupt_) to[0] ^= std::byte{1};
+  }
+  if (offer.end || fetch.end) {  // the end of one is the end of the other
+    if (!offer.end) offer.end = absl::AbortedError("the decode node has ended the hand-over");
+    if (!fetch.end) fetch.end = absl::AbortedError("the prefill node has ended the hand-over");
+  } else if (offer.commit && fetch.copied == offer.num_blocks) {
+    offer.end = absl::OkStatus();
+    fetch.end = absl::OkStatus();
+    fetch.pump->events_->OnFetchEnded(ticket, *offer.commit, TransferStats{.bytes = 1});
+    fetches_.erase(ticket);
+  }
+}
+
+void FakeFabric::Run() {
+  std::vector<Ticket> tickets;
+  for (const auto& [ticket, fetch] : fetches_) tickets.push_back(ticket);
+  for (Ticket ticket : tickets) {
+    const auto offer = offers_.find(ticket);
+    if (offer != offers_.end()) Move(ticket, offer->second, fetches_.at(ticket));
+  }
+  for (auto it = offers_.begin(); it != offers_.end();) {
+    const auto [ticket, offer] = *it;
+    it = offer.end ? offers_.erase(it) : std::next(it);
+    if (offer.end) offer.pump->events_->OnOfferEnded(ticket, *offer.end, TransferStats{.bytes = 1});
+  }
+  for (auto it = fetches_.begin(); it != fetches_.end();) {
+    const auto [ticket, fetch] = *it;
+    it = fetch.end ? fetches_.erase(it) : std::next(it);
+    if (fetch.end) fetch.pump->events_->OnFetchEnded(ticket, *fetch.end, TransferStats{});
+  }
+}
+
+void FakePump::Break(Ticket ticket) {
+  const auto offer = fabric_->offers_.find(ticket);
+  if (offer != fabric_->offers_.end() && offer->second.pump == this) {
+    offer->second.end = absl::UnavailableError("the peer is lost");
+  }
+  const auto fetch = fabric_->fetches_.find(ticket);
+  if (fetch != fabric_->fetches_.end() && fetch->second.pump == this) {
+    fetch->second.end = absl::UnavailableError("the peer is lost");
+  }
+}
+
+absl::Status FakePump::Offer(const kvtransfer::OfferSpec& spec) {
+  if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
+  PD_CHECK(!fabric_->offers_.contains(spec.ticket));
+  fabric_->offers_[spec.ticket] = {this, spec.num_blocks, {}, {}, {}};
+  return absl::OkStatus();
+}
+
+void FakePump::Extend(Ticket ticket, std::vector<std::span<const std::byte>> blocks) {
+  const auto found = fabric_->offers_.find(ticket);
+  if (found == fabric_->offers_.end()) return;
+  FakeFabric::Offer& offer = found->second;
+  offer.blocks.insert(offer.blocks.end(), blocks.begin(), blocks.end());
+  PD_CHECK(offer.blocks.size() <= offer.num_blocks);
+}
+
+void FakePump::Commit(Ticket ticket, const kvtransfer::CommitRecord& record) {
+  const auto found = fabric_->offers_.find(ticket);
+  if (found == fabric_->offers_.end()) return;
+  PD_CHECK(found->second.blocks.size() == found->second.num_blocks);
+  found->second.commit = record;
+}
+
+void FakePump::Withdraw(Ticket ticket, const std::string& reason) {
+  const auto found = fabric_->offers_.find(ticket);
+  if (found != fabric_->offers_.end() && !found->second.end) {
+    found->second.end = absl::CancelledError(reason);
+  }
+}
+
+absl::Status FakePump::Fetch(kvtransfer::FetchSpec spec) {
+  if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
+  PD_CHECK(!fabric_->fetches_.contains(spec.ticket));
+  fabric_->fetches_[spec.ticket] = {this, std::move(spec.destinations), 0, {}};
+  return absl::OkStatus();
+}
+
+void FakePump::CancelFetch(Ticket ticket, const std::string& reason) {
+  const auto found = fabric_->fetches_.find(ticket);
+  if (found != fabric_->fetches_.end() && !found->second.end) {
+    found->second.end = absl::CancelledError(reason);
+  }
+}
+
+}  // namespace pdserve::testing

@@ -1,0 +1,82 @@
+// Pumps whose transfers happen when a test says so, on the test's thread. Two or more of them share
+// a FakeFabric, which copies blocks between the pools as they are offered and wanted.
+#ifndef PDSERVE_TESTS_TESTING_FAKE_PUMP_H_
+#define PDSERVE_TESTS_TESTING_FAKE_PUMP_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvtransfer/pump.h"
+
+namespace pdserve::testing {
+
+class FakePump;
+
+class FakeFabric {
+ public:
+  /// Moves what can move and ends what has ended; each event is given to its pump's receiver.
+  void Run();
+  /// Flips a byte in each block that is copied from here on.
+  void Corrupt() { corrupt_ = true; }
+
+  size_t num_offers() const { return offers_.size(); }
+  size_t num_fetches() const { return fetches_.size(); }
+
+ private:
+  friend class FakePump;
+  struct Offer {
+    FakePump* pump = nullptr;
+    uint32_t num_blocks = 0;
+    std::vector<std::span<const std::byte>> blocks;
+    std::optional<kvtransfer::CommitRecord> commit;
+    std::optional<absl::Status> end;
+  };
+  struct Fetch {
+    FakePump* pump = nullptr;
+    std::vector<std::span<std::byte>> destinations;
+    size_t copied = 0;
+    std::optional<absl::Status> end;
+  };
+  void Move(Ticket ticket, Offer& offer, Fetch& fetch);
+
+  std::map<Ticket, Offer> offers_;
+  std::map<Ticket, Fetch> fetches_;
+  bool corrupt_ = false;
+};
+
+class FakePump final : public kvtransfer::Pump {
+ public:
+  FakePump(FakeFabric* fabric, std::string address)
+      : fabric_(fabric), address_(std::move(address)) {}
+
+  void set_events(kvtransfer::PumpEvents* events) { events_ = events; }
+  /// What the next Offer or Fetch answers.
+  void RefuseNext(absl::Status status) { refusal_ = std::move(status); }
+  /// Ends what this pump has with `ticket` as the loss of the peer would.
+  void Break(Ticket ticket);
+
+  std::string address() const override { return address_; }
+  absl::Status Offer(const kvtransfer::OfferSpec& spec) override;
+  void Extend(Ticket ticket, std::vector<std::span<const std::byte>> blocks) override;
+  void Commit(Ticket ticket, const kvtransfer::CommitRecord& record) override;
+  void Withdraw(Ticket ticket, const std::string& reason) override;
+  absl::Status Fetch(kvtransfer::FetchSpec spec) override;
+  void CancelFetch(Ticket ticket, const std::string& reason) override;
+
+ private:
+  friend class FakeFabric;
+  FakeFabric* const fabric_;
+  const std::string address_;
+  kvtransfer::PumpEvents* events_ = nullptr;
+  absl::Status refusal_;
+};
+
+}  // namespace pdserve::testing
+
+#endif  // PDSERVE_TESTS_TESTING_FAKE_PUMP_H_
