@@ -1,1 +1,117 @@
-// Placeholder; replaced by its owner.
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/fingerprint.h"
+#include "engine/model.h"
+#include "engine/model_source.h"
+#include "engine/vocabulary.h"
+
+namespace pdserve::engine {
+
+// One loader per word of the model variants, in a namespace of that name.
+#define X(word)                                                    \
+  namespace word {                                                 \
+  absl::StatusOr<std::unique_ptr<Model>> Load(ModelSource source); \
+  }
+#include "engine/model_list.inc"
+#undef X
+
+namespace {
+
+using Loader = absl::StatusOr<std::unique_ptr<Model>> (*)(ModelSource);
+
+absl::StatusOr<Loader> FindLoader(std::string_view architecture) {
+  std::string known;
+#define X(word)                                  \
+  if (architecture == #word) return &word::Load; \
+  absl::StrAppend(&known, known.empty() ? "" : ", ", #word);
+#include "engine/model_list.inc"
+#undef X
+  const std::string name = IsUtf8(architecture) ? std::string(architecture) : "?";
+  return absl::InvalidArgumentError(
+      absl::StrCat("architecture '", name.substr(0, 64), "' is not supported (", known, ")"));
+}
+
+absl::StatusOr<bool> QuantiseActivations(const ModelOptions& options) {
+  if (options.activations == "int8") return true;
+  if (options.activations == "fp32") return false;
+  return absl::InvalidArgumentError(
+      absl::StrCat("activations '", options.activations, "' are not int8 or fp32"));
+}
+
+absl::StatusOr<KvDtype> FindKvDtype(const ModelOptions& options, bool quantise) {
+  if (options.kv_dtype == "auto") return quantise ? KvDtype::kBf16 : KvDtype::kFp32;
+  if (options.kv_dtype == "bf16") return KvDtype::kBf16;
+  if (options.kv_dtype == "fp32") return KvDtype::kFp32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("kv_dtype '", options.kv_dtype, "' is not auto, bf16 or fp32"));
+}
+
+std::string FileStem(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const size_t dot = name.rfind('.');
+  if (dot != std::string::npos && dot > 0) name.resize(dot);
+  return name;
+}
+
+absl::StatusOr<ModelCard> StartCard(const ModelOptions& options, const Gguf& gguf) {
+  ModelCard card;
+  ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
+  card.architecture = architecture;
+  ASSIGN_OR_RETURN(const std::string_view name, gguf.String("general.name", ""));
+  card.name = name.empty() || !IsUtf8(name) ? FileStem(options.path) : std::string(name);
+  ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(gguf));
+  card.vocab_size = vocabulary.size;
+  card.end_tokens = std::move(vocabulary.end_tokens);
+  card.text_spec = std::move(vocabulary.text_spec);
+  return card;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadMapped(const ModelOptions& options,
+                                                  const MappedFile& file) {
+  if (options.block_tokens < 1 || options.max_rows < 1 || options.threads < 0) {
+    return absl::InvalidArgumentError("block_tokens, max_rows or threads is out of range");
+  }
+  ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file.bytes()));
+  ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
+  ASSIGN_OR_RETURN(const Loader load, FindLoader(architecture));
+  ASSIGN_OR_RETURN(ModelCard card, StartCard(options, gguf));
+  ASSIGN_OR_RETURN(const Ops* ops, FindOps(options.isa));
+  ASSIGN_OR_RETURN(const bool quantise, QuantiseActivations(options));
+  ASSIGN_OR_RETURN(const KvDtype kv_dtype, FindKvDtype(options, quantise));
+  auto team = Team::Create(options.threads);
+  return load({options, file, gguf, *ops, kv_dtype, quantise, std::move(team), std::move(card)});
+}
+
+}  // namespace
+
+void ModelSource::CompleteCard(const CacheLayout& layout, int32_t max_context_tokens) {
+  card.cache_layout = layout;
+  card.max_context_tokens = max_context_tokens;
+  const std::string text =
+      absl::StrCat("architecture ", card.architecture, "\nlayout ", layout.Describe(), "\nkernels ",
+                   absl::string_view(ops.numerics.data(), ops.numerics.size()), "\nactivations ",
+                   quantise ? "int8" : "fp32", "\n");
+  card.fingerprint = ComputeFingerprint(file.bytes(), text, *team);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelOptions& options) {
+  auto model = [&]() -> absl::StatusOr<std::unique_ptr<Model>> {
+    ASSIGN_OR_RETURN(const auto file, MappedFile::Open(options.path));
+    ASSIGN_OR_RETURN(auto loaded, LoadMapped(options, *file));
+    RETURN_IF_ERROR(file->Unchanged());
+    return loaded;
+  }();
+  if (model.ok()) return model;
+  // One code for every fault of the file and the options, so that callers need not tell them apart.
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.path, ": ",
+      absl::string_view(model.status().message().data(), model.status().message().size())));
+}
+
+}  // namespace pdserve::engine

@@ -1,0 +1,134 @@
+// What the forward passes of all architectures are made of: a batch taken apart into rows, inputs
+// normalised and quantised for products, products shared out by tiles, rotation, the cache's
+// writing, attention. Holds the scratch memory of one model, sized once for max_rows.
+// Thread: the one that runs Forward; methods with a `thread` are called by the team inside Run.
+// Which thread does what never changes a result: rows, tiles and heads are computed whole.
+#ifndef PDSERVE_ENGINE_FORWARD_PASS_H_
+#define PDSERVE_ENGINE_FORWARD_PASS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/batch.h"
+#include "engine/cache_layout.h"
+#include "engine/device.h"
+#include "engine/ops.h"
+#include "engine/weights.h"
+
+namespace pdserve::engine {
+
+struct PassShape {
+  CacheLayout layout;
+  int32_t heads = 0;
+  int32_t max_rows = 0;
+  int32_t max_input_cols = 0;    // of any product
+  bool quantise = false;         // activations to 8 bits
+  std::vector<double> rotation;  // radians per position of each pair of a head: [head_dim / 2]
+};
+
+/// Inputs of a product for up to `rows` rows: [rows][cols] values and, where wanted, their 8 bits.
+class InputBuffer {
+ public:
+  static absl::StatusOr<InputBuffer> Create(int32_t rows, int32_t max_cols, bool quantise);
+
+  /// The first `rows` rows, of `cols` columns each; cols may be any number up to max_cols.
+  Activations View(int32_t rows, int32_t cols) const;
+  float* values() const { return values_; }
+  /// Quantises columns [first, last) of a row from its values; both multiples of kBlockCols.
+  void Quantise(const Ops& ops, const Activations& view, int32_t row, TileRange cols) const;
+
+ private:
+  AlignedMemory memory_;
+  float* values_ = nullptr;
+  int8_t* q_ = nullptr;  // null: not wanted
+  float* scale_ = nullptr;
+  float* sum_ = nullptr;
+};
+
+/// Rows that become a product's input.
+struct InputRows {
+  const float* values = nullptr;  // [..][cols]
+  int32_t cols = 0;
+  const float* norm = nullptr;  // weights of an RMS norm before; null: none
+  float epsilon = 0;
+  std::span<const int32_t> pick = {};  // which rows; empty: all of the batch
+};
+
+struct Product {
+  const PackedMatrix* matrix = nullptr;
+  ProductOut out;
+};
+
+class ForwardPass {
+ public:
+  static absl::StatusOr<std::unique_ptr<ForwardPass>> Create(const Ops& ops, Team& team,
+                                                             PassShape shape);
+
+  /// Starts a pass: where each row's cache lies, its rotation, its embedding in x [rows][cols].
+  void Begin(const Batch& batch, std::byte* pool, const PackedMatrix& embedding, float* x);
+
+  int32_t rows() const { return static_cast<int32_t>(rows_.size()); }
+  const Ops& ops() const { return ops_; }
+  Team& team() const { return team_; }
+
+  using Body = std::function<void(int32_t thread, const Activations& input)>;
+  /// Prepares the input and runs `body` on the team with it.
+  void WithInput(const InputRows& input, const Body& body);
+
+  /// The thread's share of the products' tiles; `done(product, features)` follows each run of tiles
+  /// with the matrix rows that are finished, for all rows of the input.
+  using Done = std::function<void(size_t product, TileRange features)>;
+  void Multiply(int32_t thread, const Activations& input, std::span<const Product> products,
+                const Done& done = {}) const;
+
+  /// Rotates features [first, last) of all rows: pairs of neighbours, heads of head_dim.
+  void Rotate(float* values, int32_t stride, TileRange features) const;
+
+  enum class Cached { kKey, kValue };
+  /// Writes features [first, last) of the K or V of all rows into the cache.
+  void Store(Cached what, int32_t layer, const float* values, TileRange features) const;
+
+  /// Attention of all rows; query and out: [rows][heads * head_dim].
+  void Attend(int32_t layer, const float* query, float* out);
+
+ private:
+  // Rows [first, first + count) of a segment: a unit of attention work, once per head.
+  struct Stretch {
+    int32_t first_row;
+    int32_t num_rows;
+    int32_t first_position;
+    size_t first_block;  // in block_addresses_
+  };
+  struct Row {
+    std::byte* block;
+    int32_t token;  // in its block
+    int32_t position;
+  };
+  ForwardPass(const Ops& ops, Team& team, PassShape shape);
+  void AddSegment(const BatchSegment& segment, std::byte* pool);
+  void EmbedRow(TokenId token, const PackedMatrix& embedding, int32_t thread, float* out);
+  void ComputeRotation(int32_t row);
+  void Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
+            const Activations& view) const;
+  void AttendStretch(const Stretch& stretch, AttentionArgs args) const;
+
+  const Ops& ops_;
+  Team& team_;
+  const PassShape shape_;
+  InputBuffer shared_input_;                // [max_rows][max_input_cols]
+  std::vector<InputBuffer> thread_inputs_;  // [threads], each [kSmallRows][max_input_cols]
+  std::vector<std::vector<float>> tiles_;   // [threads][kTileRows * cols]
+  std::vector<float> rotation_;             // [rows][head_dim / 2][cosine, sine]
+  std::vector<Row> rows_;
+  std::vector<Stretch> stretches_;
+  std::vector<const std::byte*> block_addresses_;
+};
+
+}  // namespace pdserve::engine
+
+#endif  // PDSERVE_ENGINE_FORWARD_PASS_H_
