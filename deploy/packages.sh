@@ -100,9 +100,7 @@ fi
 
 # ---- cargo
 
-cargo_wanted="$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$root/text/rust/Cargo.toml" \
-  2>/dev/null | head -n 1)"
-cargo_wanted="${cargo_wanted:-1.85}"
+cargo_wanted="$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$root/text/rust/Cargo.toml")"
 
 cargo_is_new_enough() {
   local found

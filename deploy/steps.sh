@@ -20,6 +20,17 @@ fail() {
   exit 1
 }
 
+# What fails without words of its own is named too.
+# shellcheck disable=SC2317  # called by trap
+name_failure() {
+  local code=$?
+  printf 'pdserve: step "%s" ended with exit code %s (%s, line %s)\n' \
+    "$step_name" "$code" "${BASH_SOURCE[1]}" "$1" >&2
+  exit "$code"
+}
+set -o errtrace
+trap 'name_failure "$LINENO"' ERR
+
 # need_space FOLDER MEGABYTES: fails where the file system of FOLDER (or of its nearest parent) has
 # less free.
 need_space() {
