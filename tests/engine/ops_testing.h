@@ -1,0 +1,143 @@
+// What the tests of the kernels share: random matrices and activations that own their memory.
+#ifndef PDSERVE_TESTS_ENGINE_OPS_TESTING_H_
+#define PDSERVE_TESTS_ENGINE_OPS_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/half.h"
+#include "engine/ops.h"
+
+namespace pdserve::engine {
+
+inline std::mt19937 SeededRandom(uint32_t seed) {
+  ::testing::Test::RecordProperty("seed", std::to_string(seed));
+  return std::mt19937(seed);
+}
+
+/// The tables that run here; "portable" is the first.
+inline std::vector<const Ops*> RunnableOps() {
+  std::vector<const Ops*> found;
+  for (const OpsVariant& variant : AllOps()) {
+    if (variant.ops != nullptr) found.push_back(variant.ops);
+  }
+  return found;
+}
+
+inline std::vector<float> RandomFloats(std::mt19937& random, size_t count, float deviation = 1) {
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+/// Equal bit by bit, so that NaN equals itself and zeros have signs.
+inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// A packed random matrix and the plain values it stands for, [rows padded][cols].
+struct TestMatrix {
+  PackedMatrix packed;
+  std::vector<float> plain;
+  std::vector<std::byte> memory;
+
+  TestMatrix(std::mt19937& random, Packing packing, int32_t rows, int32_t cols) {
+    memory.resize(PackedBytes(packing, rows, cols) + 64);
+    auto* data = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) &
+                                              ~uintptr_t{63});
+    packed = {packing, rows, cols, data};
+    plain.resize(size_t(packed.tiles()) * kTileRows * cols);
+    for (int32_t tile = 0; tile < packed.tiles(); ++tile) FillTile(random, tile);
+  }
+
+ private:
+  bool Real(int32_t tile, int32_t row) const { return tile * kTileRows + row < packed.rows; }
+
+  void FillTile(std::mt19937& random, int32_t tile) {
+    std::byte* to = packed.data + tile * PackedTileBytes(packed.packing, packed.cols);
+    float* values = plain.data() + size_t(tile) * kTileRows * packed.cols;
+    if (packed.packing == Packing::kU4 || packed.packing == Packing::kU8) {
+      FillQuantisedTile(random, tile, to, values);
+      return;
+    }
+    for (int32_t at = 0; at < kTileRows * packed.cols; ++at) {
+      const float value = RandomFloats(random, 1)[0];
+      values[at] = packed.packing == Packing::kBf16 ? Bf16ToFloat(FloatToBf16(value)) : value;
+      if (!Real(tile, at / packed.cols)) values[at] = 0;
+    }
+    PackFloatTile(packed.packing, packed.cols, values, to);
+  }
+
+  void FillQuantisedTile(std::mt19937& random, int32_t tile, std::byte* to, float* values) {
+    const bool u4 = packed.packing == Packing::kU4;
+    const int32_t blocks = packed.cols / kBlockCols;
+    std::vector<uint8_t> q(size_t(kTileRows) * packed.cols);
+    std::vector<float> scale(size_t(kTileRows) * blocks);
+    std::vector<float> minimum(scale.size());
+    for (size_t at = 0; at < scale.size(); ++at) {
+      if (!Real(tile, static_cast<int32_t>(at) / blocks)) continue;
+      scale[at] = HalfToFloat(FloatToHalf(RandomFloats(random, 1, 0.01f)[0]));
+      minimum[at] = u4 ? HalfToFloat(FloatToHalf(RandomFloats(random, 1, 0.1f)[0])) : 0;
+    }
+    for (size_t at = 0; at < q.size(); ++at) {
+      const size_t block = at / packed.cols * blocks + at % packed.cols / kBlockCols;
+      if (Real(tile, static_cast<int32_t>(at) / packed.cols)) q[at] = random() % (u4 ? 16 : 256);
+      values[at] = u4 ? scale[block] * q[at] + minimum[block] : scale[block] * (q[at] - 128);
+    }
+    PackQuantisedTile(packed.packing, packed.cols, q.data(), scale.data(), minimum.data(), to);
+  }
+};
+
+/// Activations of some rows with their own memory, 8-bit ones made by `ops`.
+struct TestActivations {
+  int32_t rows;
+  int32_t cols;
+  std::vector<float> values;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<float> sum;
+
+  TestActivations(const Ops& ops, std::vector<float> row_values, int32_t row_cols)
+      : rows(static_cast<int32_t>(row_values.size()) / row_cols),
+        cols(row_cols),
+        values(std::move(row_values)),
+        q(values.size()),
+        scale(size_t(rows) * (cols / kBlockCols)),
+        sum(scale.size()) {
+    for (int32_t row = 0; row < rows && cols % kBlockCols == 0; ++row) {
+      const size_t block = size_t(row) * (cols / kBlockCols);
+      const size_t at = size_t(row) * cols;
+      ops.quantise(&values[at], cols, &q[at], &scale[block], &sum[block]);
+    }
+  }
+  /// Rows [first, first + count).
+  Activations View(int32_t first, int32_t count, bool int8) const {
+    const size_t at = size_t(first) * cols;
+    const size_t block = size_t(first) * (cols / kBlockCols);
+    Activations view{count, cols, values.data() + at};
+    if (int8) {
+      view.q = q.data() + at;
+      view.scale = scale.data() + block;
+      view.sum = sum.data() + block;
+    }
+    return view;
+  }
+};
+
+inline std::vector<float> Multiply(const Ops& ops, const PackedMatrix& w, const Activations& x) {
+  std::vector<float> out(size_t(x.rows) * w.rows, -7.0f);
+  ops.matmul(w, x, {0, w.tiles()}, {out.data(), w.rows, false});
+  return out;
+}
+
+}  // namespace pdserve::engine
+
+#endif  // PDSERVE_TESTS_ENGINE_OPS_TESTING_H_
