@@ -1,0 +1,192 @@
+// What the pump's tests share: blocks with known bytes, a recorder of end events, a pump under
+// test.
+#ifndef PDSERVE_TESTS_KVTRANSFER_PUMP_PARTS_H_
+#define PDSERVE_TESTS_KVTRANSFER_PUMP_PARTS_H_
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "kvtransfer/pump.h"
+
+namespace pdserve::kvtransfer {
+
+inline constexpr uint32_t kBlockBytes = 4096;
+inline constexpr uint32_t kBlockTokens = 32;
+inline constexpr std::byte kPoison{0xA5};
+/// Far above what anything here takes, so that a hang is a failure and not a timeout of the suite.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
+inline Ticket TicketOf(uint64_t number) {
+  Ticket ticket;
+  std::memcpy(ticket.value.data(), &number, sizeof number);
+  return ticket;
+}
+
+/// `count` blocks; adjacent, or apart by a gap that must stay as it is.
+class Blocks {
+ public:
+  Blocks(size_t count, bool adjacent, size_t block_bytes = kBlockBytes)
+      : block_bytes_(block_bytes),
+        stride_(adjacent ? block_bytes : block_bytes + 64),
+        memory_(count * stride_, kPoison) {
+    for (size_t i = 0; i < count; ++i) {
+      spans_.push_back(std::span(memory_).subspan(i * stride_, block_bytes));
+    }
+  }
+  void Fill(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (const auto& span : spans_) {
+      for (size_t at = 0; at < span.size(); at += 8) {
+        const uint64_t word = random();
+        std::memcpy(span.data() + at, &word, std::min<size_t>(8, span.size() - at));
+      }
+    }
+  }
+  void Poison() { std::fill(memory_.begin(), memory_.end(), kPoison); }
+  bool AllPoison() const {
+    return std::all_of(memory_.begin(), memory_.end(), [](std::byte b) { return b == kPoison; });
+  }
+  bool Same(const Blocks& other) const {
+    for (size_t i = 0; i < spans_.size(); ++i) {
+      if (std::memcmp(spans_[i].data(), other.spans_[i].data(), block_bytes_) != 0) return false;
+    }
+    return true;
+  }
+  bool GapsAreClean() const {
+    for (size_t i = 0; i < spans_.size(); ++i) {
+      for (size_t at = block_bytes_; at < stride_; ++at) {
+        if (memory_[i * stride_ + at] != kPoison) return false;
+      }
+    }
+    return true;
+  }
+  const std::vector<std::span<std::byte>>& spans() const { return spans_; }
+  std::vector<std::span<const std::byte>> Range(size_t begin, size_t end) const {
+    return {spans_.begin() + begin, spans_.begin() + end};
+  }
+  std::vector<std::span<const std::byte>> All() const { return Range(0, spans_.size()); }
+
+ private:
+  size_t block_bytes_;
+  size_t stride_;
+  std::vector<std::byte> memory_;
+  std::vector<std::span<std::byte>> spans_;
+};
+
+/// Keeps every end event; a second one for a ticket fails the test.
+class EndRecorder final : public PumpEvents {
+ public:
+  struct Fetched {
+    absl::StatusOr<CommitRecord> commit = absl::UnknownError("none");
+    TransferStats stats;
+  };
+  struct Offered {
+    absl::Status status;
+    TransferStats stats;
+  };
+
+  void OnOfferEnded(Ticket ticket, absl::Status status, const TransferStats& stats) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(offers_.emplace(ticket, Offered{status, stats}).second) << "an offer ended twice";
+  }
+  void OnFetchEnded(Ticket ticket, absl::StatusOr<CommitRecord> commit,
+                    const TransferStats& stats) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(fetches_.emplace(ticket, Fetched{std::move(commit), stats}).second)
+        << "a fetch ended twice";
+  }
+
+  Offered WaitOffer(Ticket ticket) { return Wait(offers_, ticket); }
+  Fetched WaitFetch(Ticket ticket) { return Wait(fetches_, ticket); }
+  bool offer_ended(Ticket ticket) {
+    absl::MutexLock lock(&mutex_);
+    return offers_.contains(ticket);
+  }
+  bool fetch_ended(Ticket ticket) {
+    absl::MutexLock lock(&mutex_);
+    return fetches_.contains(ticket);
+  }
+  /// Forgets what has ended: long tests would only measure this map.
+  void Clear() {
+    absl::MutexLock lock(&mutex_);
+    offers_.clear();
+    fetches_.clear();
+  }
+
+ private:
+  template <typename T>
+  T Wait(std::map<Ticket, T>& ended, Ticket ticket) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return ended.contains(ticket); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) {
+      ADD_FAILURE() << "a hand-over did not end";
+      return T{};
+    }
+    return ended.at(ticket);
+  }
+
+  absl::Mutex mutex_;
+  std::map<Ticket, Offered> offers_;
+  std::map<Ticket, Fetched> fetches_;
+};
+
+inline PumpOptions TestOptions(const std::string& transport, uint64_t incarnation) {
+  PumpOptions options;
+  options.transport = transport;
+  options.node_id = "node" + std::to_string(incarnation);
+  options.incarnation = Incarnation{incarnation};
+  options.fingerprint.value.fill(7);
+  options.block_bytes = kBlockBytes;
+  options.block_tokens = kBlockTokens;
+  options.piece_bytes = 4 * kBlockBytes;
+  options.heartbeat_interval = absl::Milliseconds(50);
+  options.peer_timeout = absl::Seconds(20);  // a busy machine is no dead peer
+  return options;
+}
+
+/// A pump and its events.
+struct Node {
+  explicit Node(const PumpOptions& pump_options, const Clock* clock = &SystemTime())
+      : options(pump_options) {
+    auto started = Pump::Start(options, &events, clock);
+    EXPECT_TRUE(started.ok()) << started.status();
+    if (started.ok()) pump = *std::move(started);
+  }
+  static const SystemClock& SystemTime() {
+    static const SystemClock clock;
+    return clock;
+  }
+
+  PumpOptions options;
+  EndRecorder events;
+  std::unique_ptr<Pump> pump;
+};
+
+inline absl::Time Soon() { return absl::Now() + kPatience; }
+
+inline FetchSpec FetchFrom(const Node& peer, Ticket ticket, const Blocks& to) {
+  return {ticket, peer.pump->address(), peer.options.incarnation, to.spans(), Soon()};
+}
+
+inline CommitRecord RecordFor(uint32_t num_blocks) {
+  CommitRecord record;
+  record.num_tokens = num_blocks == 0 ? 0 : num_blocks * kBlockTokens - 3;
+  record.first_token = TokenId{12345};
+  record.sampler_state = std::string("state\0with zero", 15);
+  record.queue_time = absl::Milliseconds(7);
+  record.prefill_time = absl::Microseconds(1234567);
+  return record;
+}
+
+}  // namespace pdserve::kvtransfer
+
+#endif  // PDSERVE_TESTS_KVTRANSFER_PUMP_PARTS_H_
