@@ -88,6 +88,16 @@ TEST(ChatTest, ControlTokensWrittenByAUserStayOrdinaryCharacters) {
   }
 }
 
+TEST(ChatTest, AnHonestChatEncodesAsItsRenderedText) {
+  for (const char* content :
+       {"a <", "<|", "<|im_", "x <|im_start|", "|>", "<|>", "a\n<b>", " < ", ""}) {
+    const auto ids = SmolLm2().EncodeChat(UserSays(content), true);
+    const auto rendered = SmolLm2().RenderChat(UserSays(content), true);
+    ASSERT_TRUE(ids.ok() && rendered.ok()) << content;
+    EXPECT_EQ(Values(*ids), MustEncode(SmolLm2(), *rendered, false, true)) << content;
+  }
+}
+
 TEST(ChatTest, NeighbouringStringsCannotCompleteAControlToken) {
   const std::unique_ptr<Text> text = WithTemplate(
       "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}");

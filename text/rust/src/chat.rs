@@ -7,7 +7,6 @@
 //! tokenised as ordinary characters.
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Segment, Tokenizer};
-use crate::vocabulary::Kind;
 use crate::{Fallible, Text, MAX_TEXT_BYTES};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -74,11 +73,8 @@ struct Marks<'t> {
 impl<'t> Marks<'t> {
     fn new(tokenizer: &'t Tokenizer, template: &ChatTemplate) -> Marks<'t> {
         let vocabulary = &tokenizer.vocabulary;
-        let mut tokens: Vec<&str> = vocabulary
-            .of_kind(Kind::Control)
-            .map(|id| &*vocabulary.spelling[id as usize])
-            .collect();
-        tokens.sort_by_key(|token| std::cmp::Reverse(token.len()));
+        let tokens: Vec<&str> =
+            vocabulary.control.iter().map(|&id| &*vocabulary.spelling[id as usize]).collect();
         let mut starts = [false; 256];
         tokens.iter().for_each(|token| starts[token.as_bytes()[0] as usize] = true);
         let mut taken: HashSet<char> =

@@ -130,7 +130,7 @@ pub fn add_filters(env: &mut Environment<'static>) {
 /// out of reach of the other limits.
 pub fn refuse_large_constants(source: &str) -> Result<(), Error> {
     let (mut growth, mut multiplies, mut raises) = (1, false, false);
-    for token in tokenize(source, false, SyntaxConfig::default(), WhitespaceConfig::default()) {
+    for token in tokenize(source, false, SyntaxConfig, WhitespaceConfig::default()) {
         match token?.0 {
             Token::VariableStart | Token::BlockStart => {
                 (growth, multiplies, raises) = (1, false, false)

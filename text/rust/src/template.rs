@@ -39,7 +39,7 @@ impl ChatTemplate {
         // and drops after everything that borrows from it.
         let text: &'static str = unsafe { &*std::ptr::from_ref::<str>(&source) };
         let config = TemplateConfig {
-            syntax_config: SyntaxConfig::default(),
+            syntax_config: SyntaxConfig,
             ws_config: WhitespaceConfig {
                 keep_trailing_newline: false,
                 lstrip_blocks: true,

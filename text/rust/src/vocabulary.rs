@@ -55,6 +55,8 @@ pub struct Vocabulary {
     /// The tokens as the file spells them: ordinary ones in the byte-level alphabet.
     pub spelling: Vec<String>,
     pub kinds: Vec<Kind>,
+    /// The control tokens, those of the longest text first.
+    pub control: Vec<u32>,
     /// Token i's bytes are bytes[offsets[i]..offsets[i + 1]].
     pub bytes: Vec<u8>,
     pub offsets: Vec<u32>,
@@ -77,7 +79,12 @@ impl Vocabulary {
             Some(v) => Err(format!("{name} token {v} is outside the vocabulary")),
         };
         let (bos, eos, unk) = (id(spec.bos, "bos")?, id(spec.eos, "eos")?, id(spec.unk, "unk")?);
-        Ok(Vocabulary { bos, eos, unk, spelling, kinds, bytes, offsets })
+        let control = Vec::new();
+        let mut made = Vocabulary { bos, eos, unk, spelling, kinds, control, bytes, offsets };
+        made.control = made.of_kind(Kind::Control).collect();
+        let lengths = &made.spelling;
+        made.control.sort_by_key(|&id| std::cmp::Reverse(lengths[id as usize].len()));
+        Ok(made)
     }
 
     /// The ids of one kind whose text is not empty.
