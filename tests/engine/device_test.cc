@@ -68,7 +68,9 @@ TEST(Team, CallersOnDifferentThreadsTakeTurns) {
   for (int32_t caller = 0; caller < 4; ++caller) {
     std::thread([&] {
       for (int32_t round = 0; round < 50; ++round) {
-        team->Run([&](int32_t thread) { runs += thread == 1; });
+        team->Run([&](int32_t thread) {
+          if (thread == 1) ++runs;
+        });
       }
     }).join();
   }
