@@ -4,14 +4,17 @@
 #define PDSERVE_ROUTER_ROUTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/metrics.h"
+#include "text/text.h"
 
 namespace grpc {
 class Channel;
@@ -43,6 +46,8 @@ struct RouterOptions {
   absl::Duration keepalive_interval = absl::Seconds(10);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   absl::Duration peer_timeout = absl::Seconds(3);
+  /// Builds a tokenizer from a node's text_spec; empty: text::Text::Load.
+  std::function<absl::StatusOr<std::unique_ptr<text::Text>>(std::string_view)> load_text;
 };
 
 class Router {

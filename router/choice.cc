@@ -1,0 +1,187 @@
+#include "router/choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "spdlog/fmt/fmt.h"
+
+namespace pdserve::router {
+
+Choice::Choice(const ChoiceLimits& limits, absl::Time now)
+    : limits_(limits), now_(now), entered_(now) {}
+
+std::vector<ChoiceAction> Choice::Advance(const ChoiceEvent& event, absl::Time now) {
+  Actions actions;
+  if (state_ == ChoiceState::kEnded) return actions;
+  now_ = now;
+  if (const auto* placed = std::get_if<Placed>(&event)) On(*placed, actions);
+  if (const auto* unplaceable = std::get_if<Unplaceable>(&event)) On(*unplaceable, actions);
+  if (const auto* node_event = std::get_if<NodeEvent>(&event)) On(*node_event, actions);
+  if (std::holds_alternative<Satisfied>(event)) Finish(Ending::kSatisfied, actions);
+  if (std::holds_alternative<Abandoned>(event)) Finish(Ending::kAbandoned, actions);
+  if (std::holds_alternative<Expired>(event)) Finish(Ending::kExpired, actions);
+  return actions;
+}
+
+absl::Duration Choice::time_in(ChoiceState state) const {
+  const absl::Duration now_spent = state == state_ ? now_ - entered_ : absl::ZeroDuration();
+  return spent_[static_cast<int>(state)] + now_spent;
+}
+
+void Choice::Enter(ChoiceState state) {
+  spent_[static_cast<int>(state_)] += now_ - entered_;
+  entered_ = now_;
+  state_ = state;
+}
+
+void Choice::On(const Placed& event, Actions& actions) {
+  if (state_ != ChoiceState::kPlacing) return;
+  ++tries_;
+  attempt_ = event.attempt;
+  prefill_leg_ = {event.attempt.prefill, /*is_open=*/true};
+  decode_leg_ = {event.attempt.decode, /*is_open=*/!event.attempt.is_whole()};
+  finish_.reset();
+  Enter(ChoiceState::kPrefilling);
+  actions.push_back(StartAttempt{event.attempt});
+}
+
+void Choice::On(const Unplaceable& event, Actions& actions) {
+  if (state_ != ChoiceState::kPlacing) return;
+  // What made the last attempt fail says more than that there is no other node.
+  if (failure_.empty()) failure_ = event.reason;
+  retry_after_ = std::max(retry_after_, event.retry_after);
+  Finish(Ending::kRejected, actions);
+}
+
+Choice::Leg* Choice::FindLeg(NodeIndex node) {
+  if (prefill_leg_.is_open && prefill_leg_.node == node) return &prefill_leg_;
+  if (decode_leg_.is_open && decode_leg_.node == node) return &decode_leg_;
+  return nullptr;
+}
+
+void Choice::On(const NodeEvent& event, Actions& actions) {
+  if (!attempt_ || event.attempt != attempt_->id) return;
+  Leg* leg = FindLeg(event.from);
+  if (leg == nullptr) return;
+  if (const auto* tokens = std::get_if<TokensArrived>(&event.what)) {
+    OnTokens(*leg, *tokens, actions);
+  }
+  if (const auto* finished = std::get_if<LegFinished>(&event.what)) {
+    OnFinished(*leg, *finished, actions);
+  }
+  if (const auto* refused = std::get_if<LegRefused>(&event.what)) {
+    leg->is_open = false;
+    retry_after_ = refused->retry_after;
+    Fail(*leg, fmt::format("refused by a node: {}", refused->reason), refused->is_retryable,
+         actions);
+  }
+  if (std::holds_alternative<LegLost>(event.what)) OnLost(*leg, actions);
+}
+
+void Choice::Merge(const TokensArrived& event) {
+  for (size_t i = 0; i < event.tokens.size(); ++i) {
+    const uint64_t index = uint64_t{event.first_index} + i;
+    if (index >= static_cast<uint64_t>(limits_.max_tokens)) break;
+    if (index == tokens_.size()) {
+      tokens_.push_back(event.tokens[i]);
+    } else if (index > tokens_.size()) {
+      ahead_.emplace(static_cast<uint32_t>(index), event.tokens[i]);
+    }
+  }
+  while (!ahead_.empty() && ahead_.begin()->first <= tokens_.size()) {
+    if (ahead_.begin()->first == tokens_.size()) tokens_.push_back(ahead_.begin()->second);
+    ahead_.erase(ahead_.begin());
+  }
+}
+
+void Choice::OnTokens(Leg& leg, const TokensArrived& event, Actions& actions) {
+  for (const TokenId token : event.tokens) {
+    if (token.value < limits_.vocab_size) continue;
+    return Fail(leg, "a node sent a token outside the vocabulary", true, actions);
+  }
+  leg.has_tokens = leg.has_tokens || !event.tokens.empty();
+  const size_t before = tokens_.size();
+  Merge(event);
+  if (tokens_.size() > before) {
+    if (state_ == ChoiceState::kPrefilling) Enter(ChoiceState::kDecoding);
+    actions.push_back(Deliver{before, tokens_.size() - before});
+  }
+  EndIfComplete(actions);
+}
+
+void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
+  leg.is_open = false;
+  cached_tokens_ = std::max(cached_tokens_, event.cached_tokens);
+  leg_times_.queue += event.times.queue;
+  leg_times_.prefill += event.times.prefill;
+  leg_times_.transfer += event.times.transfer;
+  leg_times_.decode_queue += event.times.decode_queue;
+  leg_times_.decode += event.times.decode;
+  const bool is_prefill_of_pair = &leg == &prefill_leg_ && !attempt_->is_whole();
+  switch (event.end) {
+    case LegEnd::kStop:
+    case LegEnd::kLength:
+      finish_ = event;
+      break;
+    case LegEnd::kHandedOver:
+      if (!is_prefill_of_pair) return Fail(leg, "a node ended without its tokens", true, actions);
+      break;
+    case LegEnd::kCancelled:
+      return Fail(leg, "a node gave the attempt up", true, actions);
+    case LegEnd::kFailed:
+      // The decode node has the cache once it decodes; what its peer says then is of no matter.
+      if (is_prefill_of_pair && decode_leg_.has_tokens) return;
+      return Fail(leg, fmt::format("failed on a node: {}", event.error), true, actions);
+  }
+  EndIfComplete(actions);
+  const bool may_still_come = prefill_leg_.is_open || decode_leg_.is_open;
+  if (state_ != ChoiceState::kEnded && !may_still_come) {
+    Fail(leg, "tokens are missing", true, actions);
+  }
+}
+
+void Choice::OnLost(Leg& leg, Actions& actions) {
+  leg.is_open = false;
+  if (&leg == &prefill_leg_ && !attempt_->is_whole() && decode_leg_.has_tokens) return;
+  Fail(leg, "the connection to a node was lost", true, actions);
+}
+
+void Choice::EndIfComplete(Actions& actions) {
+  if (!finish_) return;
+  const uint64_t expected =
+      std::min<uint64_t>(finish_->output_tokens, static_cast<uint64_t>(limits_.max_tokens));
+  if (tokens_.size() < expected) return;
+  Finish(finish_->end == LegEnd::kStop ? Ending::kStop : Ending::kLength, actions);
+}
+
+void Choice::LetGoOfLegs(bool is_complete, Actions& actions) {
+  for (Leg* leg : {&prefill_leg_, &decode_leg_}) {
+    if (!leg->is_open) continue;
+    // When the decode node has finished, its peer is about to say that it has handed over.
+    const bool is_over = is_complete && leg == &prefill_leg_ && decode_leg_.has_tokens;
+    actions.push_back(LetGo{attempt_->id, leg->node, is_over});
+    leg->is_open = false;
+  }
+  attempt_.reset();
+}
+
+void Choice::Finish(Ending ending, Actions& actions) {
+  const bool is_complete = ending == Ending::kStop || ending == Ending::kLength;
+  ending_ = ending;
+  if (attempt_) LetGoOfLegs(is_complete, actions);
+  Enter(ChoiceState::kEnded);
+  actions.push_back(End{});
+}
+
+void Choice::Fail(const Leg& leg, std::string why, bool may_retry, Actions& actions) {
+  failure_ = std::move(why);
+  avoid_.push_back(leg.node);
+  if (!may_retry || tries_ >= limits_.max_tries) return Finish(Ending::kFailed, actions);
+  ahead_.clear();
+  finish_.reset();
+  LetGoOfLegs(/*is_complete=*/false, actions);
+  Enter(ChoiceState::kPlacing);
+  actions.push_back(Place{});
+}
+
+}  // namespace pdserve::router
