@@ -91,8 +91,8 @@ class Receiver {
   void StartEnding(absl::Status status, absl::Time now, Actions& actions);
   bool running() const { return state_ == State::kFetching || state_ == State::kCommitted; }
 
-  const FetchSpec spec_;
-  const HandOverLimits limits_;
+  FetchSpec spec_;
+  HandOverLimits limits_;
   State state_ = State::kConnecting;
   uint64_t fetch_ = 0;
 

@@ -99,8 +99,8 @@ class Sender {
   void Fail(absl::Status status, absl::Time now, Actions& actions);
   void StartEnding(absl::Status status, absl::Time now);
 
-  const HandOverLimits limits_;
-  const uint32_t num_blocks_;
+  HandOverLimits limits_;
+  uint32_t num_blocks_;
   absl::Time deadline_;
   State state_ = State::kOffered;
 
