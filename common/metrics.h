@@ -41,6 +41,7 @@
   X(Counter, kFetchesEnded, "pdserve_kv_fetches_total", "node,outcome", "hand-overs ended on the decode side") \
   X(Seconds, kTransferTime, "pdserve_kv_transfer_seconds", "node", "first to last byte of a hand-over") \
   X(Seconds, kTransferExposed, "pdserve_kv_transfer_exposed_seconds", "node", "hand-over time after the prefill's end") \
+  X(Counter, kPoolFaults, "pdserve_kv_pool_faults_total", "node", "idle nodes found with blocks that nobody gave back") \
   X(Gauge, kBuildInfo, "pdserve_build_info", "version", "1: this build")
 // clang-format on
 
