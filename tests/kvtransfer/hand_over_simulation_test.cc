@@ -148,7 +148,10 @@ class Simulation {
       const uint32_t sequence = std::exchange(landing_, std::nullopt)->accept.sequence;
       ToReceiver(PieceLanded{sequence, reason});
     }
-    for (; in_flight_ > 0; --in_flight_) ToSender(PieceSent{reason});
+    while (in_flight_ > 0) {
+      --in_flight_;
+      ToSender(PieceSent{reason});
+    }
     ToSender(LinkLost{reason});
     ToReceiver(LinkLost{reason});
     to_receiver_.clear();
