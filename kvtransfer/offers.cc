@@ -193,7 +193,7 @@ void Offers::TakeTurn(const Ticket& ticket, Held& held) {
 // One piece of each hand-over in turn, while the link has room: a long one does not hold up others,
 // and a cancel or a heartbeat never has more than the window in front of it.
 void Offers::Fill(LinkId link, absl::Time now) {
-  while (true) {
+  while (links_->ready(link)) {
     const auto lane = lanes_.find(link);
     if (lane == lanes_.end() || lane->second.turn.empty() ||
         lane->second.in_flight.size() >= static_cast<size_t>(options_.pieces_in_flight)) {

@@ -28,6 +28,7 @@ struct FaultPlan {
   double stall = 0;  // of the link, for good
   double cut = 0;    // of the link
   double corrupt = 0;
+  uint64_t spared = 0;  // messages at the start of each link that go through untouched
 };
 
 class FaultTransport final : public kvtransfer::Transport, private kvtransfer::TransportEvents {
@@ -44,6 +45,11 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
   LinkId Connect(const std::string& address) override { return inner_->Connect(address); }
 
   void Send(LinkId link, kvtransfer::Message message) override {
+    if (dying_.contains(link)) {
+      ended_.push_back({link, message.op, absl::UnavailableError("the link is closing")});
+      return;
+    }
+    if (sent_[link]++ < plan_.spared) return Forward(link, message, 1);
     if (Chance(plan_.cut)) inner_->Close(link, absl::UnavailableError("cut by the test"));
     if (Chance(plan_.stall)) stalled_.insert(link);
     if (Chance(plan_.drop)) {
@@ -52,7 +58,9 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
     }
     const uint64_t until = Chance(plan_.delay) ? polls_ + 1 + random_() % 4 : 0;
     std::deque<Held>& held = held_[link];
-    if (until == 0 && held.empty() && !stalled_.contains(link)) return Forward(link, message);
+    if (until == 0 && held.empty() && !stalled_.contains(link)) {
+      return Forward(link, message, Copies());
+    }
     held.push_back({std::move(message), until});
   }
 
@@ -84,7 +92,7 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
     OpId op;
     absl::Status status;
   };
-  struct Copies {
+  struct Forwarded {
     OpId op;
     int left = 0;
     absl::Status status;
@@ -94,14 +102,11 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
     return probability > 0 && std::uniform_real_distribution<>(0, 1)(random_) < probability;
   }
 
-  void Forward(LinkId link, const kvtransfer::Message& message) {
-    const int copies = Chance(plan_.duplicate) ? 2 : 1;
+  int Copies() { return Chance(plan_.duplicate) ? 2 : 1; }
+
+  void Forward(LinkId link, const kvtransfer::Message& message, int copies) {
     const OpId first{next_op_};
-    for (int i = 0; i < copies; ++i) {
-      kvtransfer::Message copy = message;
-      copy.op = OpId{next_op_++};
-      owner_of_[copy.op] = first;
-    }
+    for (int i = 0; i < copies; ++i) owner_of_[OpId{next_op_++}] = first;
     copies_[first] = {message.op, copies, absl::OkStatus()};
     for (int i = 0; i < copies; ++i) {
       kvtransfer::Message copy = message;
@@ -117,7 +122,7 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
       while (!held.empty() && held.front().until <= polls_ && !stalled_.contains(link)) {
         const kvtransfer::Message message = std::move(held.front().message);
         held.pop_front();
-        Forward(link, message);
+        Forward(link, message, Copies());
       }
       waiting |= !held.empty() && !stalled_.contains(link);
     }
@@ -157,18 +162,21 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
   void OnSent(LinkId link, OpId op, absl::Status status) override {
     const OpId first = owner_of_[op];
     owner_of_.erase(op);
-    Copies& copies = copies_[first];
+    Forwarded& copies = copies_[first];
     copies.status.Update(status);
     if (--copies.left > 0) return;
-    const Copies done = copies;
+    const Forwarded done = copies;
     copies_.erase(first);
     events_->OnSent(link, done.op, done.status);
   }
   void OnClosed(LinkId link, absl::Status reason) override {
+    dying_.insert(link);
     EndHeld(link);
-    DeliverEnded();
+    while (!ended_.empty()) DeliverEnded();
+    dying_.erase(link);
     stalled_.erase(link);
     held_.erase(link);
+    sent_.erase(link);
     events_->OnClosed(link, std::move(reason));
   }
 
@@ -178,11 +186,13 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
   kvtransfer::TransportEvents* events_ = nullptr;
   uint64_t polls_ = 0;
   uint64_t next_op_ = 1;
+  std::map<LinkId, uint64_t> sent_;
   std::map<LinkId, std::deque<Held>> held_;
   std::set<LinkId> stalled_;
+  std::set<LinkId> dying_;  // gone below, not yet reported above
   std::vector<Ended> ended_;
   std::map<OpId, OpId> owner_of_;  // inner operation > first of its copies
-  std::map<OpId, Copies> copies_;
+  std::map<OpId, Forwarded> copies_;
   std::map<OpId, std::span<std::byte>> landing_;
 };
 
