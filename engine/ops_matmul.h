@@ -17,6 +17,7 @@ namespace pdserve::engine {
 inline constexpr int32_t kPanelBlocks = 64;  // 2,048 quantised columns at once
 inline constexpr int32_t kPanelCols = 256;   // float columns at once
 inline constexpr int32_t kTilesAtOnce = 32;
+inline constexpr int32_t kAhead = 8192;  // how far ahead of the weights in use to fetch
 inline constexpr size_t kTileSetBytes = 256 << 10;  // weights that stay in L2 for all panels
 
 /// Columns [first, first + count) of tiles [first_tile, last_tile) for the panel's rows.
@@ -99,6 +100,7 @@ struct QuantisedProduct {
     const F minimum = packing == Packing::kU4 ? L::LoadHalf(scales + kScaleBytes)
                                               : L::Mul(L::Set(kU8Zero), scale);
     const typename L::Weights w = packing == Packing::kU4 ? L::LoadU4(quants) : L::LoadU8(quants);
+    L::template Prefetch<packing == Packing::kU4 ? kU4Block : kU8Quants>(quants + kAhead);
     const float* row_scale = reinterpret_cast<const float*>(panel + M * kBlockCols);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
