@@ -17,7 +17,7 @@ namespace pdserve::engine {
 inline constexpr int32_t kPanelBlocks = 64;  // 2,048 quantised columns at once
 inline constexpr int32_t kPanelCols = 256;   // float columns at once
 inline constexpr int32_t kTilesAtOnce = 32;
-inline constexpr int32_t kAhead = 8192;  // how far ahead of the weights in use to fetch
+inline constexpr int32_t kAhead = 8192;             // how far ahead of the weights in use to fetch
 inline constexpr size_t kTileSetBytes = 256 << 10;  // weights that stay in L2 for all panels
 
 /// Columns [first, first + count) of tiles [first_tile, last_tile) for the panel's rows.
