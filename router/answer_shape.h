@@ -31,9 +31,9 @@ struct ChoicePiece {
   size_t index = 0;
   bool is_first = false;
   std::string text;
-  std::optional<std::vector<TokenId>> token_ids;  // where the client asked for them
-  std::string finish_reason;                      // empty: not at its end
-  std::optional<std::string> stop_reason;         // the stop string that matched
+  std::optional<std::vector<TokenId>> token_ids;           // where the client asked for them
+  std::string finish_reason;                               // empty: not at its end
+  std::optional<std::string> stop_reason;                  // the stop string that matched
   const std::vector<TokenId>* prompt_token_ids = nullptr;  // to be shown with this piece
 };
 

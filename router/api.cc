@@ -178,9 +178,8 @@ asio::awaitable<int> Api::Run(Exchange& exchange, const Ask& ask, absl::Time rec
   if (const auto* error = std::get_if<ApiError>(&prepared)) co_return Refuse(exchange, *error);
   const auto& prompts = std::get<std::vector<PreparedPrompt>>(prepared);
 
-  const auto dispatch =
-      std::make_shared<Dispatch>(context_, snapshot->model, exchange.strand(), received,
-                                 received + options_.request_timeout);
+  const auto dispatch = std::make_shared<Dispatch>(context_, snapshot->model, exchange.strand(),
+                                                   received, received + options_.request_timeout);
   const DetachesDispatch detaches{*dispatch};
   const uint64_t seed = ask.seed ? *ask.seed : RandomBits();
   for (const PreparedPrompt& prompt : prompts) {

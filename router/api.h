@@ -53,8 +53,7 @@ class Api {
 
  private:
   boost::asio::awaitable<int> Serve(Exchange& exchange, const Route& route, absl::Time received);
-  boost::asio::awaitable<int> Generate(Exchange& exchange, Endpoint endpoint,
-                                       absl::Time received);
+  boost::asio::awaitable<int> Generate(Exchange& exchange, Endpoint endpoint, absl::Time received);
   boost::asio::awaitable<int> Run(Exchange& exchange, const Ask& ask, absl::Time received);
   boost::asio::awaitable<Result<std::vector<PreparedPrompt>>> PrepareOffThread(
       const Ask& ask, const FleetSnapshot& snapshot);

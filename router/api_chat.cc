@@ -45,8 +45,7 @@ class Chat final : public AnswerShape {
     }
     if (!piece.finish_reason.empty()) {
       const std::string stop = piece.stop_reason ? Quote(*piece.stop_reason) : "null";
-      chunks.push_back(
-          Chunk(piece, "{}", Quote(piece.finish_reason), R"(,"stop_reason":)" + stop));
+      chunks.push_back(Chunk(piece, "{}", Quote(piece.finish_reason), R"(,"stop_reason":)" + stop));
     }
     return chunks;
   }

@@ -35,8 +35,7 @@ Answer ModelsAnswer(const FleetSnapshot& snapshot) {
 
 Answer ModelAnswer(const FleetSnapshot& snapshot, const std::string& id) {
   if (snapshot.model == nullptr || id != snapshot.model->name) {
-    ApiError error =
-        NotFound("model_not_found", fmt::format("the model '{}' does not exist", id));
+    ApiError error = NotFound("model_not_found", fmt::format("the model '{}' does not exist", id));
     error.param = "model";
     return AnswerFrom(error);
   }

@@ -144,8 +144,7 @@ ApiError ContextExceeded(const Ask& ask, size_t prompt_tokens, int64_t max_token
 
 Result<PreparedPrompt> FitContext(const Ask& ask, std::vector<TokenId> ids, int64_t context) {
   if (ids.empty()) {
-    return InvalidValue(ask.endpoint == Endpoint::kChat ? "messages" : "prompt",
-                        "has no tokens");
+    return InvalidValue(ask.endpoint == Endpoint::kChat ? "messages" : "prompt", "has no tokens");
   }
   const int64_t room = context - static_cast<int64_t>(ids.size());
   const int64_t wanted = ask.max_tokens.value_or(1);
@@ -205,9 +204,9 @@ Result<Ask> ParseAsk(Endpoint endpoint, std::string_view body, int64_t max_choic
 Result<std::vector<PreparedPrompt>> Prepare(const Ask& ask, const ServedModel& model,
                                             int64_t max_context_tokens) {
   if (!ask.model.empty() && ask.model != model.name) {
-    ApiError error = NotFound("model_not_found",
-                              fmt::format("the model '{}' does not exist; served is '{}'",
-                                          ask.model, model.name));
+    ApiError error = NotFound(
+        "model_not_found",
+        fmt::format("the model '{}' does not exist; served is '{}'", ask.model, model.name));
     error.param = "model";
     return error;
   }

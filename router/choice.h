@@ -1,9 +1,9 @@
 // The life of one choice, as a pure state machine: events in, actions out; no I/O, no clock of its
 // own. Belongs to the request's strand.
-//   placing > prefilling > decoding > ended, and from any of the middle ones back to placing when an
-//   attempt fails and another may be tried.
-// Invariants: at most one attempt is live; tokens are merged by index, the first to arrive wins, and
-// only a run without gaps from 0 is shown; it ends exactly once.
+//   placing > prefilling > decoding > ended, and from any of the middle ones back to placing when
+//   an attempt fails and another may be tried.
+// Invariants: at most one attempt is live; tokens are merged by index, the first to arrive wins,
+// and only a run without gaps from 0 is shown; it ends exactly once.
 #ifndef PDSERVE_ROUTER_CHOICE_H_
 #define PDSERVE_ROUTER_CHOICE_H_
 
@@ -107,7 +107,7 @@ class Choice {
   std::vector<ChoiceAction> Advance(const ChoiceEvent& event, absl::Time now);
 
   ChoiceState state() const { return state_; }
-  Ending ending() const { return ending_; }            // once ended
+  Ending ending() const { return ending_; }                // once ended
   const std::string& failure() const { return failure_; }  // kFailed, kRejected: why
   absl::Duration retry_after() const { return retry_after_; }
   const std::vector<TokenId>& tokens() const { return tokens_; }

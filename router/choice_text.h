@@ -1,7 +1,7 @@
 // What one choice shows: its tokens turned into text, held back where a stop string may begin, cut
 // where one does. Belongs to the request's strand.
-// Token ranges: [0, size) all tokens that count; a stop string's match ends the count with the token
-// that completes it, whatever else the node had sent by then.
+// Token ranges: [0, size) all tokens that count; a stop string's match ends the count with the
+// token that completes it, whatever else the node had sent by then.
 #ifndef PDSERVE_ROUTER_CHOICE_TEXT_H_
 #define PDSERVE_ROUTER_CHOICE_TEXT_H_
 

@@ -61,14 +61,13 @@ ApiError BrokenRequest(int status, std::string code, std::string message) {
 
 ApiError ErrorOf(const boost::system::error_code& error, const HttpOptions& options) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return BrokenRequest(431, "header_too_large",
-                         fmt::format("the header is longer than {} bytes",
-                                     options.max_header_bytes));
+    return BrokenRequest(
+        431, "header_too_large",
+        fmt::format("the header is longer than {} bytes", options.max_header_bytes));
   }
   if (error == http::error::body_limit) {
-    return BrokenRequest(
-        413, "body_too_large",
-        fmt::format("the body is longer than {} bytes", options.max_body_bytes));
+    return BrokenRequest(413, "body_too_large",
+                         fmt::format("the body is longer than {} bytes", options.max_body_bytes));
   }
   return BrokenRequest(400, "bad_request", fmt::format("not HTTP/1.1: {}", error.message()));
 }
@@ -218,7 +217,7 @@ asio::awaitable<bool> Connection::ServeOne() {
   co_await server_->Handle(exchange);
   is_serving_ = false;
   const bool is_sent = co_await Flush();
-  co_return is_sent && end == ReadEnd::kRequest && !exchange.must_close() && !has_ended_ &&
+  co_return is_sent&& end == ReadEnd::kRequest && !exchange.must_close() && !has_ended_ &&
       !is_idle_close_wanted_;
 }
 

@@ -10,8 +10,8 @@
 namespace pdserve::router {
 namespace {
 
-// Each attempt brings at most its tokens and one end for each leg, so this is never reached by a node
-// that keeps to the protocol; one that does not loses what it sends beyond it.
+// Each attempt brings at most its tokens and one end for each leg, so this is never reached by a
+// node that keeps to the protocol; one that does not loses what it sends beyond it.
 constexpr size_t kMailboxLimit = 1 << 18;
 
 v1::Generation GenerationFrom(const Ask& ask, const PreparedPrompt& prompt, uint32_t sample,
@@ -172,8 +172,7 @@ ChoiceEvent Dispatch::TryPlace(Lane& lane) {
   facts.max_tokens = lane.generation.max_tokens();
   facts.whole_prompt_tokens = context_->whole_prompt_tokens;
   facts.avoid = lane.choice.avoid();
-  const Picked picked =
-      Pick(*context_->policy, facts, *lane.placed_by, context_->clock->Now());
+  const Picked picked = Pick(*context_->policy, facts, *lane.placed_by, context_->clock->Now());
   if (const auto* rejection = std::get_if<Rejection>(&picked)) {
     context_->metrics->Add(Series::kDecisions, {"reject", rejection->reason}, 1);
     return Unplaceable{std::string(rejection->reason), rejection->retry_after};
@@ -233,8 +232,8 @@ void Dispatch::EndLane(Lane& lane) {
   lane.text.Finish();
   CountEnd(lane);
   const Ending ending = lane.choice.ending();
-  const bool is_failure = ending == Ending::kFailed || ending == Ending::kRejected ||
-                          ending == Ending::kExpired;
+  const bool is_failure =
+      ending == Ending::kFailed || ending == Ending::kRejected || ending == Ending::kExpired;
   if (!is_failure || error_) return;
   error_ = ErrorOf(lane.choice);
   if (ending != Ending::kExpired) spdlog::warn("request failed: {}", error_->message);

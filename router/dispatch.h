@@ -1,7 +1,7 @@
 // One request's choices on their way: places them, speaks to the sessions, merges what comes back,
 // until each has ended. The decisions are Choice's; here are the queue, the messages and the
-// metrics. All on the request's strand, save OnNodeEvent. After Detach nothing is woken any more and
-// every node has been told.
+// metrics. All on the request's strand, save OnNodeEvent. After Detach nothing is woken any more
+// and every node has been told.
 #ifndef PDSERVE_ROUTER_DISPATCH_H_
 #define PDSERVE_ROUTER_DISPATCH_H_
 

@@ -34,8 +34,7 @@ Fleet::Fleet(const RouterOptions& options, boost::asio::io_context& io, Metrics*
     node.index = session.index;
     node.address = session.endpoint.address;
     state_.nodes.push_back(node);
-    sessions_.push_back(
-        std::make_shared<Session>(std::move(session), io, this, metrics_, clock_));
+    sessions_.push_back(std::make_shared<Session>(std::move(session), io, this, metrics_, clock_));
   }
   is_draining_.resize(sessions_.size());
   is_open_.resize(sessions_.size());
@@ -236,8 +235,8 @@ void Fleet::ShowNodes() {
   std::map<std::pair<std::string, std::string>, int> counts;
   for (const char* role : {"prefill", "decode", "both", "unknown"}) {
     for (const NodeStage stage :
-         {NodeStage::kAbsent, NodeStage::kLoadingText, NodeStage::kUnusable,
-          NodeStage::kMismatched, NodeStage::kDraining, NodeStage::kReady}) {
+         {NodeStage::kAbsent, NodeStage::kLoadingText, NodeStage::kUnusable, NodeStage::kMismatched,
+          NodeStage::kDraining, NodeStage::kReady}) {
       counts[{role, StageName(stage)}] = 0;
     }
   }

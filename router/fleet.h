@@ -98,7 +98,7 @@ class Fleet final : public SessionListener {
   std::vector<bool> is_draining_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> is_open_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, LoadedText> texts_ ABSL_GUARDED_BY(mutex_);  // by SHA-256
-  std::shared_ptr<const FleetSnapshot> shown_ ABSL_GUARDED_BY(mutex_);  // null: out of date
+  std::shared_ptr<const FleetSnapshot> shown_ ABSL_GUARDED_BY(mutex_);          // null: out of date
 };
 
 }  // namespace pdserve::router

@@ -29,10 +29,9 @@ std::string StatusLine(int status) {
 }
 
 std::string CommonHeaders(const HttpRequest& request, bool must_close, absl::Time now) {
-  return fmt::format(
-      "Date: {}\r\nx-request-id: {}\r\nConnection: {}\r\n",
-      absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", now, absl::UTCTimeZone()), request.id,
-      must_close ? "close" : "keep-alive");
+  return fmt::format("Date: {}\r\nx-request-id: {}\r\nConnection: {}\r\n",
+                     absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", now, absl::UTCTimeZone()),
+                     request.id, must_close ? "close" : "keep-alive");
 }
 
 // "host:port" or "[v6]:port".
@@ -139,8 +138,7 @@ absl::Status HttpServer::Listen(const std::string& address) {
   if (!error) acceptor_.bind(*endpoint, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
-    return absl::UnavailableError(
-        fmt::format("cannot listen on {}: {}", address, error.message()));
+    return absl::UnavailableError(fmt::format("cannot listen on {}: {}", address, error.message()));
   }
   {
     MutexLock lock(&mutex_);
@@ -166,8 +164,8 @@ bool HttpServer::is_closing() const {
 
 asio::awaitable<void> HttpServer::Accept() {
   while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(
-        asio::make_strand(io_), asio::as_tuple(asio::use_awaitable));
+    auto [error, socket] = co_await acceptor_.async_accept(asio::make_strand(io_),
+                                                           asio::as_tuple(asio::use_awaitable));
     if (!error) {
       Take(std::move(socket));
     } else if (acceptor_.is_open()) {  // out of descriptors: wait for some to come back

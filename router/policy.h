@@ -20,7 +20,7 @@ struct RequestFacts {
   uint64_t sequence = 0;  // number of the placement, counted up by the router
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
-  int64_t whole_prompt_tokens = 0;  // prompts up to this run whole where a node has both roles
+  int64_t whole_prompt_tokens = 0;   // prompts up to this run whole where a node has both roles
   std::span<const NodeIndex> avoid;  // failed this generation before: only where no other is
 };
 

@@ -26,8 +26,9 @@ class LiveRouter final : public Router {
         io_(static_cast<int>(options.http_threads)),
         fleet_(options, io_, metrics, clock),
         api_(options, Prepare(metrics, clock)),
-        http_(HttpOptionsFrom(options), io_,
-              [this](Exchange& exchange) { return api_.Handle(exchange); }, clock) {}
+        http_(
+            HttpOptionsFrom(options), io_,
+            [this](Exchange& exchange) { return api_.Handle(exchange); }, clock) {}
 
   // Requests first, as they speak to sessions; then sessions, whose timers need the threads.
   ~LiveRouter() override {

@@ -1,5 +1,5 @@
-// Which endpoint a request is for. Pure; any thread. Every route works with and without /v1 and with
-// a trailing slash.
+// Which endpoint a request is for. Pure; any thread. Every route works with and without /v1 and
+// with a trailing slash.
 #ifndef PDSERVE_ROUTER_ROUTES_H_
 #define PDSERVE_ROUTER_ROUTES_H_
 

@@ -26,8 +26,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const NodeEndpoint& endpoint) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(endpoint.address, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  return grpc::CreateCustomChannel(endpoint.address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 // Empty: a node of ours that keeps to the protocol.
@@ -189,8 +188,8 @@ void Session::OnMessage(const Stream* stream, v1::NodeMessage& message) {
       return OnLegEnd({AttemptId{message.finished().attempt()}, options_.index,
                        FinishedFrom(message.finished())});
     case v1::NodeMessage::kRefused:
-      return OnLegEnd({AttemptId{message.refused().attempt()}, options_.index,
-                       RefusedFrom(message.refused())});
+      return OnLegEnd(
+          {AttemptId{message.refused().attempt()}, options_.index, RefusedFrom(message.refused())});
     case v1::NodeMessage::kLoad: {
       MutexLock lock(&listener_mutex_);
       if (IsCurrent(stream)) listener_->OnLoad(options_.index, LoadFrom(message.load()));

@@ -64,8 +64,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Ends the stream and waits for gRPC to let go of it. After it nobody is called any more.
   void Close();
 
-  /// False: no session now, or its queue is full; the sink then gets nothing. Both legs of an attempt
-  /// have the same id, on different nodes.
+  /// False: no session now, or its queue is full; the sink then gets nothing. Both legs of an
+  /// attempt have the same id, on different nodes.
   bool StartPrefill(v1::PrefillRequest request, std::shared_ptr<AttemptSink> sink);
   bool StartDecode(v1::DecodeRequest request, std::shared_ptr<AttemptSink> sink);
 

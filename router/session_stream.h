@@ -16,9 +16,8 @@
 
 namespace pdserve::router {
 
-class Session::Stream final
-    : public grpc::ClientBidiReactor<v1::RouterMessage, v1::NodeMessage>,
-      public std::enable_shared_from_this<Session::Stream> {
+class Session::Stream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1::NodeMessage>,
+                              public std::enable_shared_from_this<Session::Stream> {
  public:
   explicit Stream(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 

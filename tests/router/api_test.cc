@@ -68,8 +68,7 @@ TEST_F(ApiTest, PromptsOfTokenIdsGetNoBosAndEachPromptItsChoices) {
   rig_.AddPair();
   rig_.Start();
   const HttpAnswer answer = rig_.Ask(
-      "/v1/completions",
-      R"({"prompt":[[1,2],[3]],"max_tokens":2,"n":2,"return_token_ids":true})");
+      "/v1/completions", R"({"prompt":[[1,2],[3]],"max_tokens":2,"n":2,"return_token_ids":true})");
   ASSERT_EQ(answer.status, 200) << answer.body;
   const json body = answer.json();
   ASSERT_EQ(body["choices"].size(), 4u);
@@ -86,7 +85,8 @@ TEST_F(ApiTest, StreamedChatFollowsTheGrammar) {
   rig_.Start();
   const HttpAnswer answer = rig_.Ask(
       "/v1/chat/completions",
-      ChatBody(4, R"("stream":true,"stream_options":{"include_usage":true},"return_token_ids":true)"));
+      ChatBody(4,
+               R"("stream":true,"stream_options":{"include_usage":true},"return_token_ids":true)"));
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.headers.at("content-type"), "text/event-stream");
   EXPECT_EQ(answer.headers.at("cache-control"), "no-cache");
@@ -199,9 +199,9 @@ TEST_F(ApiTest, TextHeldBackForAStopStringIsShownAtTheEnd) {
 TEST_F(ApiTest, ChoicesOfAStreamInterleaveByIndexWithOneFinishEach) {
   rig_.AddPair();
   rig_.Start();
-  const HttpAnswer answer = rig_.Ask(
-      "/v1/chat/completions",
-      ChatBody(3, R"("stream":true,"n":3,"stream_options":{"include_usage":true})"));
+  const HttpAnswer answer =
+      rig_.Ask("/v1/chat/completions",
+               ChatBody(3, R"("stream":true,"n":3,"stream_options":{"include_usage":true})"));
   ASSERT_EQ(answer.status, 200);
   std::map<int, std::string> texts;
   std::multiset<int> finishes;
@@ -333,8 +333,8 @@ TEST_F(ApiTest, RunningGaugeAndRequestCountersAddUp) {
   for (int i = 0; i < 3; ++i) rig_.Ask("/v1/completions", CompletionBody(2));
   rig_.Ask("/v1/completions", "{");
   EXPECT_TRUE(Eventually([&] {
-    return rig_.Metric(R"(pdserve_requests_total{endpoint="completions",code="200"})") == 3 &&
-           rig_.Metric(R"(pdserve_requests_total{endpoint="completions",code="400"})") == 1 &&
+    return rig_.Metric(R"(pdserve_requests_total{code="200",endpoint="completions"})") == 3 &&
+           rig_.Metric(R"(pdserve_requests_total{code="400",endpoint="completions"})") == 1 &&
            rig_.Metric("pdserve_running_requests") == 0;
   }));
   EXPECT_EQ(rig_.Metric("pdserve_prompt_tokens_total"), 9);

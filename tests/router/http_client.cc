@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "absl/time/clock.h"
 #include "common/check.h"
 
 namespace pdserve::testing {
@@ -133,7 +134,7 @@ HttpAnswer HttpClient::Read(bool is_head) {
   if (is_head || answer.status == 0) return answer;
   if (answer.headers.contains("content-length")) {
     answer.body = Bytes(std::stoul(answer.headers["content-length"]));
-  } else if (answer.headers["transfer-encoding"] == "chunked") {
+  } else if (answer.headers.contains("transfer-encoding")) {
     for (std::string chunk = Chunk(); !chunk.empty(); chunk = Chunk()) answer.body += chunk;
   } else {
     while (Fill()) {
@@ -157,8 +158,9 @@ std::string HttpClient::ReadEvent() {
 }
 
 std::string HttpClient::ReadUntil(const std::string& text) {
+  const absl::Time end = absl::Now() + absl::Seconds(20);
   while (buffer_.find(text) == std::string::npos) {
-    if (!Fill()) return "";
+    if (absl::Now() > end || !Fill()) return "";
   }
   std::string all;
   all.swap(buffer_);

@@ -12,7 +12,7 @@
 namespace pdserve::testing {
 
 struct HttpAnswer {
-  int status = 0;  // 0: the connection ended before a whole answer came
+  int status = 0;                              // 0: the connection ended before a whole answer came
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // without the framing of chunks
   nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, false); }

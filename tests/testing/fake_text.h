@@ -1,5 +1,5 @@
-// A text::Text whose tokens are bytes: id b is byte b, kEos shows as nothing, and text prompts begin
-// with kBos. A chat is "role:content\n" for each message; a message that holds REJECT is the
+// A text::Text whose tokens are bytes: id b is byte b, kEos shows as nothing, and text prompts
+// begin with kBos. A chat is "role:content\n" for each message; a message that holds REJECT is the
 // template's complaint. Thread-safe as Text is.
 #ifndef PDSERVE_TESTS_TESTING_FAKE_TEXT_H_
 #define PDSERVE_TESTS_TESTING_FAKE_TEXT_H_
@@ -59,8 +59,8 @@ class FakeText final : public text::Text {
                                          bool add_generation_prompt) const override {
     std::string text;
     for (const auto& message : nlohmann::json::parse(messages_json)) {
-      text += message["role"].get<std::string>() + ":" + message["content"].get<std::string>() +
-              "\n";
+      text +=
+          message["role"].get<std::string>() + ":" + message["content"].get<std::string>() + "\n";
     }
     if (text.find("REJECT") != std::string::npos) {
       return absl::InvalidArgumentError("the template says no");

@@ -230,14 +230,13 @@ void MockService::SendAccepted(uint64_t attempt) {
   SendAll(accepted);
 }
 
-void MockService::SendOutput(uint64_t attempt, uint32_t from,
-                             const std::vector<uint32_t>& output) {
+void MockService::SendOutput(uint64_t attempt, uint32_t from, const std::vector<uint32_t>& output) {
   const size_t step = std::max<size_t>(1, options.tokens_in_message);
   for (size_t i = from; i < output.size(); i += step) {
     const size_t end = std::min(output.size(), i + step);
-    SendAll(TokensMessage(attempt, static_cast<uint32_t>(i),
-                          {output.begin() + static_cast<int64_t>(i),
-                           output.begin() + static_cast<int64_t>(end)}));
+    SendAll(TokensMessage(
+        attempt, static_cast<uint32_t>(i),
+        {output.begin() + static_cast<int64_t>(i), output.begin() + static_cast<int64_t>(end)}));
   }
 }
 

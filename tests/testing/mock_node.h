@@ -32,8 +32,8 @@ struct MockNodeOptions {
   uint32_t max_context_tokens = 4096;
   uint32_t protocol_major = 1;
   std::string refusal;
-  std::string listen;                // of loopback, like 127.0.0.1:0; empty: in process only
-  size_t tokens_in_message = 1;      // of an automatic answer
+  std::string listen;            // of loopback, like 127.0.0.1:0; empty: in process only
+  size_t tokens_in_message = 1;  // of an automatic answer
   /// What is generated, without regard to max_tokens; ends with FINISH_STOP if it is shorter.
   std::function<std::vector<uint32_t>(const v1::Generation&)> output;
 };
