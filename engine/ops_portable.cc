@@ -98,8 +98,7 @@ void AddQuantisedBlock(const Block& w, const Activations& x, int32_t row, int32_
   int32_t isum[kTileRows] = {};
   const int8_t* q = x.q + size_t(row) * x.cols + size_t(block) * kBlockCols;
   for (int32_t k = 0; k < kBlockCols; ++k) {
-    const int16_t value = q[k];
-    for (int32_t n = 0; n < kTileRows; ++n) isum[n] += int32_t{w.q[k][n]} * value;
+    for (int32_t n = 0; n < kTileRows; ++n) isum[n] += w.q[k][n] * q[k];
   }
   const size_t at = size_t(row) * (x.cols / kBlockCols) + block;
   for (int32_t n = 0; n < kTileRows; ++n) {
@@ -114,9 +113,10 @@ void LoadColumns(const PackedMatrix& w, const std::byte* tile, int32_t first, in
   if (w.packing == Packing::kU4 || w.packing == Packing::kU8) {
     Block block;
     LoadBlock(w, tile, first / kBlockCols, block);
-    for (int32_t at = 0; at < count * kTileRows; ++at) {
-      const int32_t n = at % kTileRows;
-      values[at] = block.scale[n] * block.q[at / kTileRows][n] + block.minimum[n];
+    for (int32_t k = 0; k < count; ++k) {
+      for (int32_t n = 0; n < kTileRows; ++n) {
+        values[k * kTileRows + n] = block.scale[n] * block.q[k][n] + block.minimum[n];
+      }
     }
     return;
   }
