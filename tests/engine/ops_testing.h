@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -50,9 +49,10 @@ struct TestMatrix {
   std::vector<std::byte> memory;
 
   TestMatrix(std::mt19937& random, Packing packing, int32_t rows, int32_t cols) {
-    memory.resize(PackedBytes(packing, rows, cols) + 64);
-    auto* data = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) &
-                                              ~uintptr_t{63});
+    size_t room = PackedBytes(packing, rows, cols) + 64;
+    memory.resize(room);
+    void* at = memory.data();
+    auto* data = static_cast<std::byte*>(std::align(64, room - 64, at, room));
     packed = {packing, rows, cols, data};
     plain.resize(size_t(packed.tiles()) * kTileRows * cols);
     for (int32_t tile = 0; tile < packed.tiles(); ++tile) FillTile(random, tile);
