@@ -91,21 +91,24 @@ void Multiply(benchmark::State& state, const Ops* ops, Packing packing, Shape sh
   state.SetLabel(hash);
 }
 
-/// Attention of one kv head (group of 3, 64 dims, bf16), decode (1 row) or a prefill chunk.
+/// Attention of all layers (range 2) and 3 kv heads of 64 dims, bf16, groups of 3: one token (range
+/// 0) at the end of range 1, or a chunk of a prompt. GB/s: keys and values read once.
 void Attend(benchmark::State& state, const Ops* ops) {
   const int32_t rows = static_cast<int32_t>(state.range(0));
   const int32_t tokens = static_cast<int32_t>(state.range(1));
-  const CacheLayout layout{1, 1, 64, 32, KvDtype::kBf16};
-  std::vector<std::byte> cache(layout.block_bytes() * layout.blocks_for(tokens));
+  const CacheLayout layout{static_cast<int32_t>(state.range(2)), 3, 64, 32, KvDtype::kBf16};
+  const size_t pool_bytes = layout.block_bytes() * layout.blocks_for(tokens);
+  const Memory pool = Allocate(pool_bytes);
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  std::vector<float> row(cache.size() / 2);
-  for (float& value : row) value = normal(random);
-  ops->store_kv(row.data(), static_cast<int32_t>(row.size()), KvDtype::kBf16, cache.data());
-  std::vector<const std::byte*> blocks;
-  for (size_t at = 0; at < cache.size(); at += layout.block_bytes()) {
-    blocks.push_back(cache.data() + at);
+  std::vector<float> some(4096);
+  for (float& value : some) value = normal(random);
+  for (size_t at = 0; at < pool_bytes; at += some.size() * 2) {
+    ops->store_kv(some.data(), static_cast<int32_t>(some.size()), KvDtype::kBf16, pool.get() + at);
   }
+  std::vector<const std::byte*> blocks;
+  for (size_t at = 0; at < pool_bytes; at += layout.block_bytes())
+    blocks.push_back(&pool.get()[at]);
   const int32_t group = 3;
   std::vector<float> query(size_t(rows) * group * 64);
   std::vector<float> out(query.size());
@@ -115,13 +118,17 @@ void Attend(benchmark::State& state, const Ops* ops) {
   args.out = out.data();
   args.out_stride = group * 64;
   for (auto _ : state) {
-    ops->attention(args);
+    for (args.layer = 0; args.layer < layout.num_layers; ++args.layer) {
+      for (args.kv_head = 0; args.kv_head < 3; ++args.kv_head) ops->attention(args);
+    }
     benchmark::ClobberMemory();
   }
   using benchmark::Counter;
-  const double seen = rows * (tokens - (rows - 1) / 2.0);
+  const double seen = rows * (tokens - (rows - 1) / 2.0) * layout.num_layers * 3;
   state.counters["GFLOP/s"] =
       Counter(seen * group * 64 * 4 * state.iterations() / 1e9, Counter::kIsRate);
+  state.counters["GB/s"] =
+      Counter(static_cast<double>(pool_bytes) * state.iterations() / 1e9, Counter::kIsRate);
   char hash[17];
   std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(HashOf(out)));
   state.SetLabel(hash);
@@ -141,9 +148,10 @@ void RegisterAll() {
       }
     }
     benchmark::RegisterBenchmark((name + "/attention").c_str(), Attend, variant.ops)
-        ->Args({1, 2048})
-        ->Args({256, 256})
-        ->Args({256, 2048});
+        ->Args({1, 2048, 1})
+        ->Args({1, 2048, 30})
+        ->Args({256, 256, 1})
+        ->Args({256, 2048, 1});
   }
 }
 

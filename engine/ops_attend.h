@@ -13,6 +13,8 @@
 
 namespace pdserve::engine {
 
+inline constexpr int32_t kBlocksAhead = 2;  // how far ahead keys and values are fetched
+
 template <class L>
 struct Attender {
   using F = typename L::F;
@@ -69,32 +71,55 @@ struct Attender {
                      Plain& plain) {
     const int32_t rows = queries.count / queries.heads;
     const int32_t tokens = queries.first_tokens + rows - 1;
+    const int32_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
     for (int32_t token = 0; token < tokens;) {
       const int32_t in_block = token % shape.block_tokens;
       int32_t count = shape.block_tokens - in_block;
       count = count < kSpanTokens ? count : kSpanTokens;
       count = count < tokens - token ? count : tokens - token;
-      const std::byte* block = args.blocks[token / shape.block_tokens];
-      const size_t stride = size_t(shape.head_dim) * (shape.bf16 ? 2 : 4);
-      const std::byte* keys = block + shape.k_offset + in_block * stride;
-      const std::byte* values = block + shape.v_offset + in_block * stride;
-      const SpanShape span{count, shape.head_dim, args.scale};
-      const bool whole = shape.head_dim % kLanes == 0;
-      if (whole && shape.bf16 && queries.count <= kFewQueries) {
-        Meet<SpanRows<L, false>>(span, {keys, stride}, {values, stride}, token, queries);
-      } else if (whole && !shape.bf16) {
-        Meet<SpanRows<L, true>>(span, {keys, stride}, {values, stride}, token, queries);
-      } else {
-        const size_t padded = size_t(shape.head_dim + kLanes - 1) / kLanes * kLanes * 4;
-        Convert(shape, count, keys, plain.keys);
-        Convert(shape, count, values, plain.values);
-        Meet<SpanRows<L, true>>(span, {reinterpret_cast<const std::byte*>(plain.keys), padded},
-                                {reinterpret_cast<const std::byte*>(plain.values), padded}, token,
-                                queries);
-      }
+      const int32_t at = token / shape.block_tokens;
+      const std::byte* block = args.blocks[at] + in_block * RowBytes(shape);
+      const std::byte* later = args.blocks[at + kBlocksAhead < blocks ? at + kBlocksAhead : at] +
+                               in_block * RowBytes(shape);
+      MeetBlock({count, shape.head_dim, args.scale}, shape, {block, later, token}, queries, plain);
       token += count;
     }
     for (int32_t i = 0; i < queries.count; ++i) Divide(queries.out[i], queries.sum[i], shape);
+  }
+
+  static size_t RowBytes(const AttentionShape& shape) {
+    return size_t(shape.head_dim) * (shape.bf16 ? 2 : 4);
+  }
+
+  /// A cache block, and a later one, moved on to the span's first row; the span's first token.
+  struct Place {
+    const std::byte* block;
+    const std::byte* later;
+    int32_t token;
+  };
+
+  static void MeetBlock(const SpanShape& span, const AttentionShape& shape, const Place& place,
+                        Queries& queries, Plain& plain) {
+    const size_t stride = RowBytes(shape);
+    const std::byte* keys = place.block + shape.k_offset;
+    const std::byte* values = place.block + shape.v_offset;
+    const bool whole = shape.head_dim % kLanes == 0;
+    if (whole && shape.bf16 && queries.count <= kFewQueries) {
+      Meet<SpanRows<L, false>>(span, {keys, stride, place.later + shape.k_offset},
+                               {values, stride, place.later + shape.v_offset}, place.token,
+                               queries);
+    } else if (whole && !shape.bf16) {
+      Meet<SpanRows<L, true>>(span, {keys, stride, keys}, {values, stride, values}, place.token,
+                              queries);
+    } else {
+      const size_t padded = size_t(shape.head_dim + kLanes - 1) / kLanes * kLanes * 4;
+      Convert(shape, span.tokens, keys, plain.keys);
+      Convert(shape, span.tokens, values, plain.values);
+      keys = reinterpret_cast<const std::byte*>(plain.keys);
+      values = reinterpret_cast<const std::byte*>(plain.values);
+      Meet<SpanRows<L, true>>(span, {keys, padded, keys}, {values, padded, values}, place.token,
+                              queries);
+    }
   }
 
   /// A span as floats, each token padded with zeros to whole lanes.

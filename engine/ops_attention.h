@@ -21,11 +21,19 @@ inline constexpr int32_t kQueryTile = 4;       // queries that share a loaded ke
 inline constexpr int32_t kFewQueries = 8;      // up to here keys and values are used in place
 
 /// Keys or values of one span: token t's at data + t * stride, as they are in the cache or, with
-/// `plain`, as floats padded to whole lanes.
+/// `plain`, as floats padded to whole lanes. Rows used in place are asked for ahead of their use:
+/// a few at a time, since blocks lie far apart and the hardware does not follow.
 template <class L, bool plain>
 struct SpanRows {
   const std::byte* data;
   size_t stride;
+  const std::byte* ahead;  // the same rows of a later block
+  template <int dims>
+  [[gnu::always_inline]] void Fetch(int32_t token, int32_t dim) const {
+    if constexpr (!plain) {
+      L::template Prefetch<dims * 2>(ahead + size_t(token) * stride + size_t(dim) * 2);
+    }
+  }
   typename L::F Load(int32_t token, int32_t dim) const {
     const std::byte* row = data + size_t(token) * stride;
     if constexpr (plain) return L::Load(reinterpret_cast<const float*>(row) + dim);
@@ -102,6 +110,7 @@ struct SpanKernel {
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
         const F key = keys.Load(at[t], dim);
+        if (dim % 32 == 0) keys.template Fetch<32>(at[t], dim);
 #pragma GCC unroll 4
         for (int q = 0; q < Q; ++q) total[t][q] = L::Fma(key, query[q], total[t][q]);
       }
@@ -154,6 +163,7 @@ struct SpanKernel {
     }
     for (int32_t token = 0; token < shape.tokens; ++token) {
       F value[C];
+      values.template Fetch<C * kLanes>(token, dim);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) value[c] = values.Load(token, dim + c * kLanes);
 #pragma GCC unroll 4
