@@ -21,6 +21,7 @@
 #include "router/router.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
+#include "text/text.h"
 
 namespace pdserve {
 namespace {
@@ -125,6 +126,10 @@ absl::Status StartNodes(const Config& config, Process& process) {
   if (roles.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::shared_ptr<engine::Model> model,
                    engine::LoadModel(ModelOptionsFrom(config)));
+  // Routers build their tokenizer from this; what they would refuse must not be served.
+  if (const auto text = text::Text::Load(model->card().text_spec); !text.ok()) {
+    return absl::InvalidArgumentError(config.model + ": " + std::string(text.status().message()));
+  }
   for (const Role role : roles) {
     ASSIGN_OR_RETURN(auto node, node::Node::Start(NodeOptionsFrom(config, role), model,
                                                   process.metrics.get(), &process.clock));
