@@ -139,7 +139,9 @@ def transfer_table(fleet: Fleet, page: Client) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=0, help="compute threads a node; 0: one a core")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="compute threads a node; 0: one a core"
+    )
     parser.add_argument("--streams", default="1,8,32", help="numbers of streams, parted by commas")
     parser.add_argument("--tokens", type=int, default=64, help="output tokens of each stream")
     arguments = parser.parse_args()

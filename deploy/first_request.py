@@ -64,8 +64,10 @@ def main() -> int:
     )
     body = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64})
     print("\nAsk again:")
-    print(f"  curl http://127.0.0.1:{port}/v1/chat/completions "
-          f"-H 'Content-Type: application/json' -d '{body}'")
+    print(
+        f"  curl http://127.0.0.1:{port}/v1/chat/completions "
+        f"-H 'Content-Type: application/json' -d '{body}'"
+    )
     return 0
 
 

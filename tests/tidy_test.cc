@@ -243,7 +243,11 @@ Faults UnlistedFaults(const SourceFile& file) {
   const std::string folder = file.path.substr(0, file.path.rfind('/'));
   const std::string list = testing::ReadFile(testing::SourcePath(folder + "/CMakeLists.txt"));
   const std::regex listed("[^A-Za-z0-9_]" + file.stem + "(\\" + file.extension + ")?[^A-Za-z0-9_]");
-  if (std::regex_search(list, listed)) return {};
+  // foreach(name x y) pd_test(... ${name}_test.cc
+  const std::regex in_a_loop("foreach\\(name[^)]*[ \n]" +
+                             file.stem.substr(0, file.stem.rfind("_test")) +
+                             "[ \n)][^$]*\\$\\{name\\}_test");
+  if (std::regex_search(list, listed) || std::regex_search(list, in_a_loop)) return {};
   return {file.path + " is in no CMakeLists.txt"};
 }
 

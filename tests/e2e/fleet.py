@@ -146,7 +146,9 @@ class Client:
         """Sum over the series of `name` that have these labels."""
         wanted = set(labels.items())
         return sum(
-            value for (found, has), value in self.gauges().items() if found == name and wanted <= has
+            value
+            for (found, has), value in self.gauges().items()
+            if found == name and wanted <= has
         )
 
     def held(self) -> dict[tuple, float]:
@@ -207,7 +209,9 @@ class Fleet(Client):
                      f"--transfer_listen={LOOPBACK}:{transfer}", *node_flags],
                 )  # fmt: skip
             addresses = ",".join(f"{LOOPBACK}:{port}" for port in sessions)
-            self.roles["router"] = Role("router", ["router", listen, f"--nodes={addresses}", *router_flags])
+            self.roles["router"] = Role(
+                "router", ["router", listen, f"--nodes={addresses}", *router_flags]
+            )
         if start:
             for role in self.roles.values():
                 role.start()

@@ -44,7 +44,13 @@ def outcome(fleet, prompt, stream: bool) -> tuple[float, list[int] | None]:
         assert status >= 500 and answer["error"]["message"], (status, text)
         return ended, None
     events = list(events_of(text))
-    ids = [t for e in events if "error" not in e for c in e["choices"] for t in c["token_ids"] or []]
+    ids = [
+        t
+        for e in events
+        if "error" not in e
+        for c in e["choices"]
+        for t in c.get("token_ids") or []
+    ]
     if "error" in events[-1]:
         assert "[DONE]" not in text, "an error ends a stream without [DONE]"
         return ended, None
@@ -86,7 +92,9 @@ def test_a_killed_node_ends_its_requests_and_may_come_back(victim, fleet, prompt
         assert fleet.get("/readyz")[0] == 503
         fleet.roles[victim].start()
         wait_until(lambda: serves(fleet, prompts[1]), 20, "serves again")
-        assert fleet.complete(chosen(prompts)[0], MAX_TOKENS)["choices"][0]["token_ids"] == expected[0]
+        assert (
+            fleet.complete(chosen(prompts)[0], MAX_TOKENS)["choices"][0]["token_ids"] == expected[0]
+        )
         fleet.expect_nothing_held(2)
     assert [fleet.roles[name].pid for name in (other, "router")] == pids
     assert fleet.roles[other].runs() and fleet.roles["router"].runs()

@@ -78,7 +78,9 @@ def test_token_ids_as_a_prompt(client, model):
     text = client.completions.create(
         model=model, prompt="Once upon a time", temperature=0, max_tokens=8, extra_body=extra
     )
-    ids = text.choices[0].model_extra.get("prompt_token_ids") or text.model_extra["prompt_token_ids"]
+    ids = (
+        text.choices[0].model_extra.get("prompt_token_ids") or text.model_extra["prompt_token_ids"]
+    )
     again = client.completions.create(
         model=model, prompt=ids, temperature=0, max_tokens=8, extra_body=extra
     )

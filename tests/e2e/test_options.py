@@ -1,5 +1,6 @@
 """The command line: a wrong value ends with exit code 2 and one line that names it."""
 
+import socket
 import subprocess
 
 import pytest
@@ -84,7 +85,8 @@ def bad_files(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "name", ["empty", "text", "magic_only", "huge_counts", "cut_short", "old_version", "missing", "folder"]
+    "name",
+    ["empty", "text", "magic_only", "huge_counts", "cut_short", "old_version", "missing", "folder"],
 )
 def test_a_bad_model_file_is_one_clear_error(name, tmp_path):
     path = tmp_path / f"{name}.gguf"
@@ -99,8 +101,6 @@ def test_a_bad_model_file_is_one_clear_error(name, tmp_path):
 
 
 def test_a_taken_port_is_one_clear_error():
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -108,7 +108,12 @@ def test_a_taken_port_is_one_clear_error():
         for arguments in (
             ["router", "--nodes=127.0.0.1:9", f"--listen=127.0.0.1:{port}"],
             ["decode", f"--model={MODEL}", f"--listen=127.0.0.1:{port}"],
-            ["decode", f"--model={MODEL}", "--listen=127.0.0.1:0", f"--transfer_listen=127.0.0.1:{port}"],
+            [
+                "decode",
+                f"--model={MODEL}",
+                "--listen=127.0.0.1:0",
+                f"--transfer_listen=127.0.0.1:{port}",
+            ],
         ):
             ended = run(*arguments)
             assert ended.returncode == 1, (arguments, ended.stderr)

@@ -1,8 +1,9 @@
 """Endpoints beside generation, and what a client is told."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
-from fleet import completion
+from fleet import Fleet, completion
 
 
 def test_models_and_health(split):
@@ -16,7 +17,9 @@ def test_models_and_health(split):
 
 def test_metrics_name_both_nodes_and_the_transport(split):
     gauges = split.gauges()
-    nodes = {dict(labels)["node"] for name, labels in gauges if name == "pdserve_kv_blocks_capacity"}
+    nodes = {
+        dict(labels)["node"] for name, labels in gauges if name == "pdserve_kv_blocks_capacity"
+    }
     assert len(nodes) == 2
     assert split.metric("pdserve_node_up") == 2
     assert all(value == value for value in gauges.values()), "a metric is not a number"
@@ -25,10 +28,10 @@ def test_metrics_name_both_nodes_and_the_transport(split):
 def test_counters_move_by_what_was_done(split):
     names = ("pdserve_prompt_tokens_total", "pdserve_generation_tokens_total")
     before = [split.metric(name) for name in names]
-    done = split.metric("pdserve_requests_total", code="200", endpoint="/v1/completions")
+    done = split.metric("pdserve_requests_total", code="200", endpoint="completions")
     split.complete([1, 2, 3], 5)
     assert [split.metric(name) for name in names] == [before[0] + 3, before[1] + 5]
-    now = split.metric("pdserve_requests_total", code="200", endpoint="/v1/completions")
+    now = split.metric("pdserve_requests_total", code="200", endpoint="completions")
     assert now == done + 1
 
 
@@ -39,8 +42,6 @@ def test_a_hand_over_is_counted_in_bytes(split):
 
 
 def test_the_same_seed_gives_the_same_answer_whatever_runs_beside(split):
-    from concurrent.futures import ThreadPoolExecutor
-
     fields = dict(temperature=1, seed=99)
     alone = split.complete([5, 6, 7], 12, **fields)["choices"][0]["token_ids"]
     with ThreadPoolExecutor(6) as pool:
@@ -58,14 +59,13 @@ def test_a_client_request_id_comes_back(split):
 
 
 def test_more_requests_than_the_limit_get_429():
-    from concurrent.futures import ThreadPoolExecutor
-
-    from fleet import Fleet
-
     with Fleet("all", router_flags=["--max_requests=2"]) as fleet:
         with ThreadPoolExecutor(12) as pool:
             answers = list(
-                pool.map(lambda i: fleet.request("POST", "/v1/completions", completion([i], 60)), range(1, 13))
+                pool.map(
+                    lambda i: fleet.request("POST", "/v1/completions", completion([i], 60)),
+                    range(1, 13),
+                )
             )
         statuses = [status for status, _, _ in answers]
         assert set(statuses) == {200, 429}

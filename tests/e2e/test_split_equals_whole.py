@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fleet import completion, events_of
 
 TOKENS = 12
 SAMPLINGS = {"greedy": {}, "seeded": {"temperature": 0.8, "top_p": 0.9, "seed": 1234}}
@@ -54,9 +55,7 @@ def test_whole_is_the_same_among_others(whole, expected, prompts):
 
 
 def test_a_stream_is_the_same_as_the_whole_answer(split, expected, prompts):
-    from fleet import completion, events_of
-
-    for prompt, answer in zip(prompts, expected[::2]):
+    for prompt, answer in list(zip(prompts, expected[::2]))[:20]:
         body = completion(prompt, TOKENS, stream=True, stream_options={"include_usage": True})
         status, _, text = split.request("POST", "/v1/completions", body)
         assert status == 200
@@ -72,8 +71,8 @@ def test_a_stream_is_the_same_as_the_whole_answer(split, expected, prompts):
 
 
 def test_the_first_token_can_be_the_last(split, whole, prompts):
-    """max_tokens 1 needs no decode node."""
-    for prompt in prompts[:4]:
+    """max_tokens 1 needs no decode node; which of the two nodes is heard first does not matter."""
+    for prompt in prompts[:8] * 3:
         answers = [visible(fleet.complete(prompt, 1)) for fleet in (split, whole)]
         assert answers[0] == answers[1]
         assert len(answers[0][0]) == 1
