@@ -1,5 +1,5 @@
-"""Asks the server on 127.0.0.1:PORT one question, shows the answer as it comes, what it took, and how
-to ask again. Standard library only."""
+"""Asks the server on 127.0.0.1:PORT one question, shows the answer as it comes, what it took, and
+how to ask again. Standard library only."""
 
 import http.client
 import json

@@ -25,7 +25,8 @@ def test_roles_start_in_any_order(order):
                     status, answer = fleet.post("/v1/completions", completion(PROMPT, 1))
                     assert status == 503 and answer["error"]["message"]
             else:
-                wait_until(lambda: "sessions on" in fleet.roles[name].tail(), 30, f"{name} is up")
+                says = fleet.roles[name].tail
+                wait_until(lambda says=says: "sessions on" in says(), 30, f"{name} is up")
         fleet.wait_ready()
         assert len(fleet.complete(PROMPT, 4)["choices"][0]["token_ids"]) == 4
 
