@@ -45,6 +45,8 @@ class Node {
   virtual ~Node() = default;  // Stop at once
 
   virtual std::string session_address() const = 0;
+  /// A private connection to this node from its own process; nullptr: no descriptor could be had.
+  /// Call again for another one, also when the one before has broken.
   virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;
 
   /// Refuses new attempts, tells the routers, waits until what runs has ended or `timeout` is over.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "tests/testing/fake_clock.h"
@@ -173,6 +174,7 @@ class RandomLife {
                (record.ending && record.ending->outcome >= Outcome::kCancelled &&
                 record.ending->outcome != Outcome::kHandedOver);
       };
+      if (whole_.contains(id)) continue;
       if (failed(p_->sink[id])) d_->decode.Cancel(generation.key);
       if (failed(d_->sink[id])) p_->prefill.Cancel(generation.key);
     }
@@ -215,6 +217,7 @@ class RandomLife {
     if (random_() % 10 == 0) generation.deadline = absl::Milliseconds(1 + random_() % 50);
     generations_[id] = generation;
     const bool whole = random_() % 4 == 0;
+    if (whole) whole_.insert(id);
     const auto mode = whole ? prefill::Mode::kWhole : prefill::Mode::kHandOver;
     if (random_() % 20 != 0) p_->prefill.Begin(PrefillOf(generation, mode), clock_->Now());
     if (!whole && random_() % 20 != 0) d_->decode.Begin(DecodeOf(generation), clock_->Now());
@@ -228,6 +231,7 @@ class RandomLife {
   Rig* const d_;
   FakeClock* const clock_;
   std::map<uint64_t, Generation> generations_;
+  std::set<uint64_t> whole_;
   uint64_t last_ = 0;
   size_t completed_ = 0;
 };
