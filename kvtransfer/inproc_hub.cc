@@ -45,11 +45,11 @@ InprocHub& InprocHub::Get() {
 }
 
 absl::StatusOr<std::string> InprocHub::Add(const std::string& address,
-                                           std::shared_ptr<InprocInbox> inbox) {
+                                           const std::shared_ptr<InprocInbox>& inbox) {
   absl::MutexLock lock(&mutex_);
   std::string name = address;
   if (name.empty() || absl::EndsWith(name, ":0")) name = absl::StrCat("inproc:", next_++);
-  if (!inboxes_.emplace(name, std::move(inbox)).second) {
+  if (!inboxes_.emplace(name, inbox).second) {
     return absl::AlreadyExistsError(absl::StrCat("in this process someone listens at ", name));
   }
   return name;

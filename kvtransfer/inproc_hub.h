@@ -77,7 +77,8 @@ class InprocHub {
 
   /// What `address` became: one that ends in ":0" or is empty gets a name of its own.
   /// AlreadyExists where someone listens there.
-  absl::StatusOr<std::string> Add(const std::string& address, std::shared_ptr<InprocInbox> inbox);
+  absl::StatusOr<std::string> Add(const std::string& address,
+                                  const std::shared_ptr<InprocInbox>& inbox);
   void Remove(const std::string& address);
   std::shared_ptr<InprocInbox> Find(const std::string& address);
 

@@ -58,7 +58,7 @@ void PumpThread::PostOrFail(Ticket ticket, Call call) {
 }
 
 absl::Status PumpThread::Offer(const OfferSpec& spec) {
-  const absl::Status entered = ledger_.Enter(Side::kOffer, spec.ticket);
+  absl::Status entered = ledger_.Enter(Side::kOffer, spec.ticket);
   if (!entered.ok()) return entered;
   if (Post(spec)) return absl::OkStatus();
   ledger_.Forget(Side::kOffer, spec.ticket);
@@ -85,7 +85,7 @@ absl::Status PumpThread::Fetch(FetchSpec spec) {
                                                    " bytes, blocks have ", options_.block_bytes));
   }
   const Ticket ticket = spec.ticket;
-  const absl::Status entered = ledger_.Enter(Side::kFetch, ticket);
+  absl::Status entered = ledger_.Enter(Side::kFetch, ticket);
   if (!entered.ok()) return entered;
   if (Post(std::move(spec))) return absl::OkStatus();
   ledger_.Forget(Side::kFetch, ticket);

@@ -155,7 +155,7 @@ void Sender::On(const WindowOpen&, absl::Time now, Actions& actions) {
     ++stats_.resent_pieces;
     return SendPiece(sequence, actions);
   }
-  if (commit_due()) return SendCommit(actions);
+  if (record_.has_value() && commit_due()) return SendCommit(*record_, actions);
   pieces_.push_back(NextPiece());
   next_block_ += pieces_.back().num_blocks;
   if (++stats_.pieces == 1) first_byte_ = now;
@@ -215,16 +215,16 @@ void Sender::SendPiece(uint32_t sequence, Actions& actions) {
   actions.emplace_back(std::move(send));
 }
 
-void Sender::SendCommit(Actions& actions) {
+void Sender::SendCommit(const CommitRecord& record, Actions& actions) {
   SendControl send;
   v1::Commit* commit = send.control.mutable_commit();
   commit->set_fetch(fetch_);
-  commit->set_num_tokens(record_->num_tokens);
+  commit->set_num_tokens(record.num_tokens);
   commit->set_num_pieces(static_cast<uint32_t>(pieces_.size()));
-  commit->set_first_token(record_->first_token.value);
-  commit->set_sampler_state(record_->sampler_state);
-  commit->set_queue_us(absl::ToInt64Microseconds(record_->queue_time));
-  commit->set_prefill_us(absl::ToInt64Microseconds(record_->prefill_time));
+  commit->set_first_token(record.first_token.value);
+  commit->set_sampler_state(record.sampler_state);
+  commit->set_queue_us(absl::ToInt64Microseconds(record.queue_time));
+  commit->set_prefill_us(absl::ToInt64Microseconds(record.prefill_time));
   state_ = State::kAwaitingAcknowledge;
   actions.emplace_back(std::move(send));
 }

@@ -94,7 +94,7 @@ class Sender {
   bool commit_due() const;
   Piece NextPiece() const;
   void SendPiece(uint32_t sequence, Actions& actions);
-  void SendCommit(Actions& actions);
+  void SendCommit(const CommitRecord& record, Actions& actions);
   /// Decides how it ends; the peer is told where it does not know yet.
   void Fail(absl::Status status, absl::Time now, Actions& actions);
   void StartEnding(absl::Status status, absl::Time now);

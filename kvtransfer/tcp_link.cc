@@ -89,14 +89,16 @@ void TcpLink::Adopt(tcp::socket socket) {
 // The kernel tunes both buffers while their sizes are not set, beyond what we could ask for.
 void TcpLink::Open() {
   error_code error;
+  // NOLINTBEGIN(bugprone-unused-return-value): they return the error twice
   socket_.non_blocking(true, error);
   if (!error) socket_.set_option(tcp::no_delay(true), error);
+  // NOLINTEND(bugprone-unused-return-value)
   if (error) return Close(Lost("can't set up the socket", error));
   state_ = State::kOpen;
   WaitToRead();
 }
 
-void TcpLink::Send(Message message) {
+void TcpLink::Send(const Message& message) {
   if (!open() || outgoing_.size() >= context_->options.max_queued_messages) {
     ended_.push_back({message.op, true, absl::UnavailableError("the link is not open")});
     if (open()) Close(absl::ResourceExhaustedError("the peer does not take its messages"));
@@ -128,7 +130,7 @@ void TcpLink::Close(absl::Status reason) {
   reason_ = std::move(reason);
   error_code ignored;
   resolver_.cancel();
-  socket_.close(ignored);
+  socket_.close(ignored);  // NOLINT(bugprone-unused-return-value)
   if (placed_) ended_.push_back({destination_.op, false, reason_});
   placed_ = false;
   for (const Outgoing& out : outgoing_) ended_.push_back({out.op, true, reason_});

@@ -41,7 +41,7 @@ class TcpLink : public std::enable_shared_from_this<TcpLink> {
   /// `host:port`; the host is a number or a name.
   void Connect(const std::string& address);
   void Adopt(boost::asio::ip::tcp::socket socket);
-  void Send(Message message);
+  void Send(const Message& message);
   void Abandon(OpId op);
   void Close(absl::Status reason);
 

@@ -50,10 +50,12 @@ class TcpTransport final : public Transport {
         split.first, split.second, tcp::resolver::passive | tcp::resolver::numeric_service, error);
     if (error || found.empty()) return ListenError(address, error);
     const tcp::endpoint endpoint = found.begin()->endpoint();
+    // NOLINTBEGIN(bugprone-unused-return-value): they return the error twice
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(kBacklog, error);
+    // NOLINTEND(bugprone-unused-return-value)
     if (error) return ListenError(address, error);
     Accept();
     return Text(acceptor_.local_endpoint(error));
@@ -67,7 +69,7 @@ class TcpTransport final : public Transport {
   }
 
   void Send(LinkId link, Message message) override {
-    if (TcpLink* found = Find(link)) found->Send(std::move(message));
+    if (TcpLink* found = Find(link)) found->Send(message);
   }
 
   void Abandon(LinkId link, OpId op) override {
