@@ -18,6 +18,8 @@ namespace {
 constexpr int32_t kSmallRows = 8;
 // Query rows of a unit of attention work.
 constexpr int32_t kStretchRows = 32;
+// Tiles that stay in the nearest caches between the two terms of their input.
+constexpr int32_t kTilesTwice = 16;
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -26,30 +28,48 @@ size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 absl::StatusOr<InputBuffer> InputBuffer::Create(int32_t rows, int32_t max_cols, bool quantise) {
   const size_t count = size_t(rows) * max_cols;
   const size_t value_bytes = RoundUp(count * sizeof(float));
-  const size_t q_bytes = quantise ? RoundUp(count) : 0;
-  const size_t block_bytes = quantise ? RoundUp(count / kBlockCols * sizeof(float)) : 0;
+  const size_t q_bytes = RoundUp(count);
+  const size_t block_bytes = RoundUp(count / kBlockCols * sizeof(float));
+  const size_t term_bytes = q_bytes + 2 * block_bytes;
   InputBuffer buffer;
-  ASSIGN_OR_RETURN(buffer.memory_, AlignedMemory::Create(value_bytes + q_bytes + 2 * block_bytes));
+  ASSIGN_OR_RETURN(buffer.memory_,
+                   AlignedMemory::Create(value_bytes + (quantise ? 2 * term_bytes : 0)));
   std::byte* at = buffer.memory_.data();
   buffer.values_ = reinterpret_cast<float*>(at);
   if (!quantise) return buffer;
-  buffer.q_ = reinterpret_cast<int8_t*>(at + value_bytes);
-  buffer.scale_ = reinterpret_cast<float*>(at + value_bytes + q_bytes);
-  buffer.sum_ = reinterpret_cast<float*>(at + value_bytes + q_bytes + block_bytes);
+  at += value_bytes;
+  for (Quantised& term : buffer.terms_) {
+    term.q = reinterpret_cast<int8_t*>(at);
+    term.scale = reinterpret_cast<float*>(at + q_bytes);
+    term.sum = reinterpret_cast<float*>(at + q_bytes + block_bytes);
+    at += term_bytes;
+  }
   return buffer;
 }
 
-Activations InputBuffer::View(int32_t rows, int32_t cols) const {
-  const bool blocks = cols % kBlockCols == 0;
-  return {rows, cols, values_, blocks ? q_ : nullptr, scale_, sum_};
+ProductInput InputBuffer::View(int32_t rows, int32_t cols, Terms terms) const {
+  const auto& [first, second] = terms_;
+  if (cols % kBlockCols != 0 || first.q == nullptr) return {{rows, cols, values_}, {}};
+  ProductInput view = {{rows, cols, values_, first.q, first.scale, first.sum}, {}};
+  if (terms == Terms::kTwo) view.second = {rows, cols, nullptr, second.q, second.scale, second.sum};
+  return view;
 }
 
-void InputBuffer::Quantise(const Ops& ops, const Activations& view, int32_t row,
+void InputBuffer::Quantise(const Ops& ops, const ProductInput& view, int32_t row,
                            TileRange cols) const {
-  if (view.q == nullptr) return;
-  const size_t at = size_t(row) * view.cols + cols.first;
-  ops.quantise(values_ + at, cols.last - cols.first, q_ + at, scale_ + at / kBlockCols,
-               sum_ + at / kBlockCols);
+  if (view.first.q == nullptr) return;
+  const auto& [first, second] = terms_;
+  for (int32_t col = cols.first; col < cols.last; col += kBlockCols) {
+    const size_t at = size_t(row) * view.first.cols + col;
+    const size_t block = at / kBlockCols;
+    ops.quantise(values_ + at, kBlockCols, first.q + at, first.scale + block, first.sum + block);
+    if (view.second.rows == 0) continue;
+    std::array<float, kBlockCols> rest;
+    for (int32_t i = 0; i < kBlockCols; ++i) {
+      rest[i] = values_[at + i] - first.scale[block] * static_cast<float>(first.q[at + i]);
+    }
+    ops.quantise(rest.data(), kBlockCols, second.q + at, second.scale + block, second.sum + block);
+  }
 }
 
 ForwardPass::ForwardPass(const Ops& ops, Team& team, PassShape shape)
@@ -133,7 +153,7 @@ void ForwardPass::ComputeRotation(int32_t row) {
 }
 
 void ForwardPass::Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
-                       const Activations& view) const {
+                       const ProductInput& view) const {
   const int32_t source = input.pick.empty() ? row : input.pick[row];
   const float* from = input.values + size_t(source) * input.cols;
   float* to = buffer.values() + size_t(row) * input.cols;
@@ -150,13 +170,13 @@ void ForwardPass::WithInput(const InputRows& input, const Body& body) {
   if (count <= kSmallRows) {
     team_.Run([&](int32_t thread) {
       const InputBuffer& buffer = thread_inputs_[thread];
-      const Activations view = buffer.View(count, input.cols);
+      const ProductInput view = buffer.View(count, input.cols, input.terms);
       for (int32_t row = 0; row < count; ++row) Fill(input, row, buffer, view);
       body(thread, view);
     });
     return;
   }
-  const Activations view = shared_input_.View(count, input.cols);
+  const ProductInput view = shared_input_.View(count, input.cols, input.terms);
   team_.Run([&](int32_t thread) {
     const Share share = ShareOf(count, thread, team_.threads());
     for (int32_t row = share.first; row < share.last; ++row) Fill(input, row, shared_input_, view);
@@ -164,7 +184,7 @@ void ForwardPass::WithInput(const InputRows& input, const Body& body) {
   team_.Run([&](int32_t thread) { body(thread, view); });
 }
 
-void ForwardPass::Multiply(int32_t thread, const Activations& input,
+void ForwardPass::Multiply(int32_t thread, const ProductInput& input,
                            std::span<const Product> products, const Done& done) const {
   int32_t total = 0;
   for (const Product& product : products) total += product.matrix->tiles();
@@ -176,9 +196,27 @@ void ForwardPass::Multiply(int32_t thread, const Activations& input,
                              std::min(share.last - start, matrix.tiles())};
     start += matrix.tiles();
     if (tiles.first >= tiles.last) continue;
-    ops_.matmul(matrix, input, tiles, products[i].out);
+    MultiplyTiles(input, products[i], tiles);
     const int32_t end = std::min(tiles.last * kTileRows, matrix.rows);
     if (done) done(i, {tiles.first * kTileRows, end});
+  }
+}
+
+void ForwardPass::MultiplyTiles(const ProductInput& input, const Product& product,
+                                TileRange tiles) const {
+  const PackedMatrix& matrix = *product.matrix;
+  const bool quantised = matrix.packing == Packing::kU4 || matrix.packing == Packing::kU8;
+  if (!quantised || input.second.rows == 0) {
+    ops_.matmul(matrix, input.first, tiles, product.out);
+    return;
+  }
+  // A few tiles at a time, so that their weights come from memory but once.
+  ProductOut added = product.out;
+  added.add = true;
+  for (int32_t tile = tiles.first; tile < tiles.last; tile += kTilesTwice) {
+    const TileRange part = {tile, std::min(tile + kTilesTwice, tiles.last)};
+    ops_.matmul(matrix, input.first, part, product.out);
+    ops_.matmul(matrix, input.second, part, added);
   }
 }
 

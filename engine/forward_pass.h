@@ -6,6 +6,7 @@
 #ifndef PDSERVE_ENGINE_FORWARD_PASS_H_
 #define PDSERVE_ENGINE_FORWARD_PASS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,23 +32,37 @@ struct PassShape {
   std::vector<double> rotation;  // radians per position of each pair of a head: [head_dim / 2]
 };
 
+/// How exactly a product sees its input: one term of 8 bits, or a second one for what the first
+/// leaves over, which doubles the product's work and makes its error some 200 times smaller.
+enum class Terms { kOne, kTwo };
+
+struct ProductInput {
+  Activations first;
+  Activations second;  // rows 0: one term
+
+  int32_t rows() const { return first.rows; }
+};
+
 /// Inputs of a product for up to `rows` rows: [rows][cols] values and, where wanted, their 8 bits.
 class InputBuffer {
  public:
   static absl::StatusOr<InputBuffer> Create(int32_t rows, int32_t max_cols, bool quantise);
 
   /// The first `rows` rows, of `cols` columns each; cols may be any number up to max_cols.
-  Activations View(int32_t rows, int32_t cols) const;
+  ProductInput View(int32_t rows, int32_t cols, Terms terms) const;
   float* values() const { return values_; }
   /// Quantises columns [first, last) of a row from its values; both multiples of kBlockCols.
-  void Quantise(const Ops& ops, const Activations& view, int32_t row, TileRange cols) const;
+  void Quantise(const Ops& ops, const ProductInput& view, int32_t row, TileRange cols) const;
 
  private:
+  struct Quantised {
+    int8_t* q = nullptr;  // null: not wanted
+    float* scale = nullptr;
+    float* sum = nullptr;
+  };
   AlignedMemory memory_;
   float* values_ = nullptr;
-  int8_t* q_ = nullptr;  // null: not wanted
-  float* scale_ = nullptr;
-  float* sum_ = nullptr;
+  std::array<Quantised, 2> terms_;
 };
 
 /// Rows that become a product's input.
@@ -56,6 +71,7 @@ struct InputRows {
   int32_t cols = 0;
   const float* norm = nullptr;  // weights of an RMS norm before; null: none
   float epsilon = 0;
+  Terms terms = Terms::kOne;
   std::span<const int32_t> pick = {};  // which rows; empty: all of the batch
 };
 
@@ -76,15 +92,18 @@ class ForwardPass {
   const Ops& ops() const { return ops_; }
   Team& team() const { return team_; }
 
-  using Body = std::function<void(int32_t thread, const Activations& input)>;
+  using Body = std::function<void(int32_t thread, const ProductInput& input)>;
   /// Prepares the input and runs `body` on the team with it.
   void WithInput(const InputRows& input, const Body& body);
 
   /// The thread's share of the products' tiles; `done(product, features)` follows each run of tiles
   /// with the matrix rows that are finished, for all rows of the input.
   using Done = std::function<void(size_t product, TileRange features)>;
-  void Multiply(int32_t thread, const Activations& input, std::span<const Product> products,
+  void Multiply(int32_t thread, const ProductInput& input, std::span<const Product> products,
                 const Done& done = {}) const;
+
+  /// The given tiles of one product.
+  void MultiplyTiles(const ProductInput& input, const Product& product, TileRange tiles) const;
 
   /// Rotates features [first, last) of all rows: pairs of neighbours, heads of head_dim.
   void Rotate(float* values, int32_t stride, TileRange features) const;
@@ -114,7 +133,7 @@ class ForwardPass {
   void EmbedRow(TokenId token, const PackedMatrix& embedding, int32_t thread, float* out);
   void ComputeRotation(int32_t row);
   void Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
-            const Activations& view) const;
+            const ProductInput& view) const;
   void AttendStretch(const Stretch& stretch, AttentionArgs args) const;
 
   const Ops& ops_;

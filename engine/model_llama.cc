@@ -29,6 +29,12 @@ absl::Status Fault(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// Norms let a few channels stand far above the rest, which then share what 8 bits leave: what reads
+// a norm's output sees two terms. Measured on SmolLM2-135M, 1,425 tokens of English: mean change of
+// a token's loss 0.053 with one term everywhere, 0.024 so, 0.005 with two terms everywhere.
+constexpr Terms kNormTerms = Terms::kTwo;
+constexpr Terms kInnerTerms = Terms::kOne;
+
 struct Dimensions {
   int32_t layers = 0;
   int32_t embedding = 0;  // width of the residual stream
@@ -225,7 +231,7 @@ class LlamaModel final : public Model {
 
   void Attention(int32_t idx);
   void FeedForward(const Layer& layer);
-  void GateUnits(int32_t thread, const Layer& layer, const Activations& input);
+  void GateUnits(int32_t thread, const Layer& layer, const ProductInput& input);
   void Head(const Batch& batch, float* logits);
 
   const Dimensions dims_;
@@ -283,30 +289,30 @@ void LlamaModel::Attention(int32_t idx) {
       pass_->Store(ForwardPass::Cached::kValue, idx, s.value.data(), features);
     }
   };
-  pass_->WithInput({s.x.data(), dims_.embedding, layer.attention_norm, dims_.epsilon},
-                   [&](int32_t thread, const Activations& input) {
+  pass_->WithInput({s.x.data(), dims_.embedding, layer.attention_norm, dims_.epsilon, kNormTerms},
+                   [&](int32_t thread, const ProductInput& input) {
                      pass_->Multiply(thread, input, products, finish);
                    });
   pass_->Attend(idx, s.query.data(), s.attended.data());
   const Product output = {&layer.output, {s.x.data(), dims_.embedding, true}};
-  pass_->WithInput({s.attended.data(), dims_.query_cols()},
-                   [&](int32_t thread, const Activations& input) {
+  pass_->WithInput({s.attended.data(), dims_.query_cols(), nullptr, 0, kInnerTerms},
+                   [&](int32_t thread, const ProductInput& input) {
                      pass_->Multiply(thread, input, {&output, 1});
                    });
 }
 
 void LlamaModel::FeedForward(const Layer& layer) {
   pass_->WithInput(
-      {scratch_.x.data(), dims_.embedding, layer.feed_forward_norm, dims_.epsilon},
-      [&](int32_t thread, const Activations& input) { GateUnits(thread, layer, input); });
+      {scratch_.x.data(), dims_.embedding, layer.feed_forward_norm, dims_.epsilon, kNormTerms},
+      [&](int32_t thread, const ProductInput& input) { GateUnits(thread, layer, input); });
   const Product down = {&layer.down, {scratch_.x.data(), dims_.embedding, true}};
-  const Activations inner = scratch_.inner.View(pass_->rows(), dims_.feed_forward);
+  const ProductInput inner = scratch_.inner.View(pass_->rows(), dims_.feed_forward, kInnerTerms);
   team_->Run([&](int32_t thread) { pass_->Multiply(thread, inner, {&down, 1}); });
 }
 
 // Both products of the thread's features and what follows from them alone, in units of two tiles:
 // a quantised block of the next product's input.
-void LlamaModel::GateUnits(int32_t thread, const Layer& layer, const Activations& input) {
+void LlamaModel::GateUnits(int32_t thread, const Layer& layer, const ProductInput& input) {
   constexpr int32_t kUnitTiles = kBlockCols / kTileRows;
   const int32_t units = (layer.gate.tiles() + kUnitTiles - 1) / kUnitTiles;
   const Share share = ShareOf(units, thread, team_->threads());
@@ -314,11 +320,11 @@ void LlamaModel::GateUnits(int32_t thread, const Layer& layer, const Activations
                            std::min(share.last * kUnitTiles, layer.gate.tiles())};
   if (tiles.first >= tiles.last) return;
   const int32_t cols = dims_.feed_forward;
-  ops_.matmul(layer.gate, input, tiles, {scratch_.gate.data(), cols});
-  ops_.matmul(layer.up, input, tiles, {scratch_.up.data(), cols});
+  pass_->MultiplyTiles(input, {&layer.gate, {scratch_.gate.data(), cols}}, tiles);
+  pass_->MultiplyTiles(input, {&layer.up, {scratch_.up.data(), cols}}, tiles);
   const TileRange features = {tiles.first * kTileRows, std::min(tiles.last * kTileRows, cols)};
-  const Activations inner = scratch_.inner.View(input.rows, cols);
-  for (int32_t row = 0; row < input.rows; ++row) {
+  const ProductInput inner = scratch_.inner.View(input.rows(), cols, kInnerTerms);
+  for (int32_t row = 0; row < input.rows(); ++row) {
     const size_t at = size_t(row) * cols + features.first;
     ops_.silu_mul(scratch_.gate.data() + at, scratch_.up.data() + at,
                   features.last - features.first, scratch_.inner.values() + at);
@@ -328,9 +334,10 @@ void LlamaModel::GateUnits(int32_t thread, const Layer& layer, const Activations
 
 void LlamaModel::Head(const Batch& batch, float* logits) {
   const Product head = {&weights_.head, {logits, card_.vocab_size}};
-  InputRows input = {scratch_.x.data(), dims_.embedding, weights_.output_norm, dims_.epsilon};
+  InputRows input = {scratch_.x.data(), dims_.embedding, weights_.output_norm, dims_.epsilon,
+                     kNormTerms};
   input.pick = batch.logit_rows;
-  pass_->WithInput(input, [&](int32_t thread, const Activations& rows) {
+  pass_->WithInput(input, [&](int32_t thread, const ProductInput& rows) {
     pass_->Multiply(thread, rows, {&head, 1});
   });
 }
