@@ -44,7 +44,7 @@ Memory MakeMatrix(Packing packing, Shape shape, PackedMatrix& matrix) {
   matrix = {packing, shape.rows, shape.cols, memory.get()};
   for (int32_t tile = 0; tile < matrix.tiles(); ++tile) {
     for (uint8_t& value : q) value = random() & (packing == Packing::kU4 ? 15 : 255);
-    PackQuantisedTile(packing, shape.cols, q.data(), scale.data(), minimum.data(),
+    PackQuantisedTile(packing, shape.cols, {q.data(), scale.data(), minimum.data()},
                       matrix.data + tile * PackedTileBytes(packing, shape.cols));
   }
   return memory;

@@ -96,8 +96,7 @@ size_t PackedBytes(Packing packing, int32_t rows, int32_t cols) {
   return size_t((rows + kTileRows - 1) / kTileRows) * PackedTileBytes(packing, cols);
 }
 
-void PackQuantisedTile(Packing packing, int32_t cols, const uint8_t* q, const float* scale,
-                       const float* minimum, std::byte* tile) {
+void PackQuantisedTile(Packing packing, int32_t cols, const QuantisedTile& plain, std::byte* tile) {
   std::memset(tile, 0, PackedTileBytes(packing, cols));
   const int32_t blocks = cols / kBlockCols;
   for (int32_t block = 0; block < blocks; ++block) {
@@ -105,11 +104,11 @@ void PackQuantisedTile(Packing packing, int32_t cols, const uint8_t* q, const fl
     std::byte* scales = Scales(packing, blocks, block, tile);
     for (int32_t row = 0; row < kTileRows; ++row) {
       const size_t at = size_t(row) * blocks + block;
-      StoreHalf(scale[at], scales + 2 * row);
-      if (packing == Packing::kU4) StoreHalf(minimum[at], scales + kScaleBytes + 2 * row);
+      StoreHalf(plain.scale[at], scales + 2 * row);
+      if (packing == Packing::kU4) StoreHalf(plain.minimum[at], scales + kScaleBytes + 2 * row);
       for (int32_t k = 0; k < kBlockCols; ++k) {
         const Place place = PlaceOf(packing, row, k);
-        const uint8_t value = q[size_t(row) * cols + size_t(block) * kBlockCols + k];
+        const uint8_t value = plain.q[size_t(row) * cols + size_t(block) * kBlockCols + k];
         quants[place.byte] |= std::byte(place.high ? value << 4 : value);
       }
     }

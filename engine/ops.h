@@ -49,11 +49,17 @@ struct PackedMatrix {
 size_t PackedTileBytes(Packing packing, int32_t cols);
 size_t PackedBytes(Packing packing, int32_t rows, int32_t cols);
 
-/// Packs one tile from plain values. kU4/kU8: q is [kTileRows][cols] unsigned values, scale and
-/// minimum [kTileRows][cols / kBlockCols], kept as fp16 (exact for GGUF's, which are fp16 times a
-/// power of two); kU8 ignores minimum. kBf16/kFp32: values is [kTileRows][cols] float.
-void PackQuantisedTile(Packing packing, int32_t cols, const uint8_t* q, const float* scale,
-                       const float* minimum, std::byte* tile);
+/// A tile of kU4 or kU8, plain: q [kTileRows][cols], scale and minimum [kTileRows][cols / 32].
+/// Both are kept as fp16 (exact for GGUF's, which are fp16 times a power of two); kU8 takes no
+/// minimum.
+struct QuantisedTile {
+  const uint8_t* q = nullptr;
+  const float* scale = nullptr;
+  const float* minimum = nullptr;
+};
+
+/// Packs one tile from plain values; `values` is [kTileRows][cols].
+void PackQuantisedTile(Packing packing, int32_t cols, const QuantisedTile& plain, std::byte* tile);
 void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte* tile);
 /// The inverse, exact: values [kTileRows][cols].
 void UnpackTile(Packing packing, int32_t cols, const std::byte* tile, float* values);

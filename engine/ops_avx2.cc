@@ -1,11 +1,11 @@
-// Kernels for AVX2 with FMA and F16C: the templates of ops_*.h over two 256-bit registers.
+// Kernels for AVX2 with FMA and F16C: the templates of engine/lanes over two 256-bit registers.
 #include <immintrin.h>
 
+#include "engine/lanes/attention.h"
+#include "engine/lanes/product.h"
+#include "engine/lanes/rows.h"
 #include "engine/ops.h"
-#include "engine/ops_attend.h"
 #include "engine/ops_layout.h"
-#include "engine/ops_product.h"
-#include "engine/ops_rows.h"
 
 namespace pdserve::engine {
 namespace {

@@ -1,11 +1,11 @@
-// Kernels for AVX-512 with VNNI: the templates of ops_*.h over one 512-bit register.
+// Kernels for AVX-512 with VNNI: the templates of engine/lanes over one 512-bit register.
 #include <immintrin.h>
 
+#include "engine/lanes/attention.h"
+#include "engine/lanes/product.h"
+#include "engine/lanes/rows.h"
 #include "engine/ops.h"
-#include "engine/ops_attend.h"
 #include "engine/ops_layout.h"
-#include "engine/ops_product.h"
-#include "engine/ops_rows.h"
 
 namespace pdserve::engine {
 namespace {

@@ -57,7 +57,7 @@ class TilePacker {
                            q_.data() + size_t(row) * matrix.cols, scale_.data() + row * blocks,
                            minimum_.data() + row * blocks);
       }
-      PackQuantisedTile(matrix.packing, matrix.cols, q_.data(), scale_.data(), minimum_.data(),
+      PackQuantisedTile(matrix.packing, matrix.cols, {q_.data(), scale_.data(), minimum_.data()},
                         out);
       return;
     }

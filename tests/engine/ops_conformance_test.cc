@@ -145,7 +145,7 @@ TEST_P(OpsTest, LargestQuantisedProductIsExact) {
       const std::vector<float> scale(kTileRows * 2, 1.0f);
       const std::vector<float> minimum(kTileRows * 2, 0.0f);
       alignas(64) std::byte tile[2048];
-      PackQuantisedTile(packing, cols, q.data(), scale.data(), minimum.data(), tile);
+      PackQuantisedTile(packing, cols, {q.data(), scale.data(), minimum.data()}, tile);
       const TestActivations x(ops(), std::vector<float>(cols, sign * 127.0f), cols);
       const PackedMatrix w{packing, kTileRows, cols, tile};
       const float weight = packing == Packing::kU4 ? 15 : 127;

@@ -92,7 +92,7 @@ struct TestMatrix {
       if (Real(tile, static_cast<int32_t>(at) / packed.cols)) q[at] = random() % (u4 ? 16 : 256);
       values[at] = u4 ? scale[block] * q[at] + minimum[block] : scale[block] * (q[at] - 128);
     }
-    PackQuantisedTile(packed.packing, packed.cols, q.data(), scale.data(), minimum.data(), to);
+    PackQuantisedTile(packed.packing, packed.cols, {q.data(), scale.data(), minimum.data()}, to);
   }
 };
 

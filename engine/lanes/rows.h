@@ -2,8 +2,8 @@
 // in an anonymous namespace of the source that includes this, so that all code made from here stays
 // in that source; nothing here may be a plain inline function. Where order or rounding could
 // differ, it is fixed: tables made from these templates give bit-equal results.
-#ifndef PDSERVE_ENGINE_OPS_ROWS_H_
-#define PDSERVE_ENGINE_OPS_ROWS_H_
+#ifndef PDSERVE_ENGINE_LANES_ROWS_H_
+#define PDSERVE_ENGINE_LANES_ROWS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -96,4 +96,4 @@ struct RowKernels {
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_OPS_ROWS_H_
+#endif  // PDSERVE_ENGINE_LANES_ROWS_H_

@@ -1,13 +1,13 @@
-// How a product is cut into panels of rows, sets of tiles and chunks of columns; ops_matmul.h does
-// each piece. See ops_rows.h for what L is.
-#ifndef PDSERVE_ENGINE_OPS_PRODUCT_H_
-#define PDSERVE_ENGINE_OPS_PRODUCT_H_
+// How a product is cut into panels of rows, sets of tiles and chunks of columns; panel.h does
+// each piece. See rows.h for what L is.
+#ifndef PDSERVE_ENGINE_LANES_PRODUCT_H_
+#define PDSERVE_ENGINE_LANES_PRODUCT_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/lanes/panel.h"
 #include "engine/ops.h"
-#include "engine/ops_matmul.h"
 
 namespace pdserve::engine {
 
@@ -95,4 +95,4 @@ struct Products {
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_OPS_PRODUCT_H_
+#endif  // PDSERVE_ENGINE_LANES_PRODUCT_H_

@@ -1,18 +1,18 @@
-// The attention kernel over 16 float lanes, written once for every instruction set; see ops_rows.h
+// The attention kernel over 16 float lanes, written once for every instruction set; see rows.h
 // for what L is. Cached tokens are taken in spans of at most kSpanTokens, cut where cache blocks
 // end; each query keeps a running maximum m, sum s and weighted values o (in its output row):
 //   m' = max(m, scores), p = exp(score - m'), s' = s exp(m - m') + sum p, o' = o exp(m - m') + p V.
 // A score is 16 partial sums over dims d, d + 16, ..., then added pairwise; so queries that share a
 // span share nothing but the loaded keys and values.
-#ifndef PDSERVE_ENGINE_OPS_ATTENTION_H_
-#define PDSERVE_ENGINE_OPS_ATTENTION_H_
+#ifndef PDSERVE_ENGINE_LANES_SPAN_H_
+#define PDSERVE_ENGINE_LANES_SPAN_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/lanes/rows.h"
 #include "engine/ops.h"
 #include "engine/ops_layout.h"
-#include "engine/ops_rows.h"
 
 namespace pdserve::engine {
 
@@ -75,7 +75,7 @@ struct SpanKernel {
         continue;
       }
       for (int32_t token = 0; token < (count < kLanes ? count : kLanes); token += L::kKeyTile) {
-        Dot(shape, keys, tile, first, token, scratch);
+        Dot(shape, keys, tile, first + token, scratch);
       }
       for (int q = 0; q < Q; ++q) {
         const F scores = L::Mul(L::SumEach(scratch.partial[q]), L::Set(shape.scale));
@@ -88,13 +88,13 @@ struct SpanKernel {
 
   static constexpr float kNothing = -__builtin_inff();
 
-  /// Partial sums of L::kKeyTile tokens from first + token on; past the last token, of the last.
-  static void Dot(const SpanShape& shape, const Rows& keys, const QueryTile& tile, int32_t first,
-                  int32_t token, Scratch& scratch) {
+  /// Partial sums of L::kKeyTile tokens from `token` on; past the last token, of the last.
+  static void Dot(const SpanShape& shape, const Rows& keys, const QueryTile& tile, int32_t token,
+                  Scratch& scratch) {
     constexpr int T = L::kKeyTile;
     int32_t at[T];
     for (int t = 0; t < T; ++t) {
-      const int32_t wanted = first + token + t;
+      const int32_t wanted = token + t;
       at[t] = wanted < shape.tokens ? wanted : shape.tokens - 1;
     }
     F total[T][Q];
@@ -118,7 +118,7 @@ struct SpanKernel {
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 4
-      for (int q = 0; q < Q; ++q) L::Store(scratch.partial[q][token + t], total[t][q]);
+      for (int q = 0; q < Q; ++q) L::Store(scratch.partial[q][token % kLanes + t], total[t][q]);
     }
   }
 
@@ -185,4 +185,4 @@ struct SpanKernel {
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_OPS_ATTENTION_H_
+#endif  // PDSERVE_ENGINE_LANES_SPAN_H_

@@ -1,10 +1,10 @@
 // The product kernel over 16 float lanes (one tile's rows), written once for every instruction set;
-// see ops_rows.h for what L is. A few activation rows, "a panel", are copied side by side and then
+// see rows.h for what L is. A few activation rows, "a panel", are copied side by side and then
 // meet one tile after the other: the sums of a panel stay in registers, weights are unpacked once
 // for all its rows. Every sum runs over the columns in order, one fused multiply-add after the
 // other, whatever the panel's size.
-#ifndef PDSERVE_ENGINE_OPS_MATMUL_H_
-#define PDSERVE_ENGINE_OPS_MATMUL_H_
+#ifndef PDSERVE_ENGINE_LANES_PANEL_H_
+#define PDSERVE_ENGINE_LANES_PANEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -189,4 +189,4 @@ struct FloatProduct {
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_OPS_MATMUL_H_
+#endif  // PDSERVE_ENGINE_LANES_PANEL_H_

@@ -1,15 +1,15 @@
-// Which queries meet which span of cached tokens; ops_attention.h does each meeting. See ops_rows.h
+// Which queries meet which span of cached tokens; span.h does each meeting. See rows.h
 // for what L is.
-#ifndef PDSERVE_ENGINE_OPS_ATTEND_H_
-#define PDSERVE_ENGINE_OPS_ATTEND_H_
+#ifndef PDSERVE_ENGINE_LANES_ATTENTION_H_
+#define PDSERVE_ENGINE_LANES_ATTENTION_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/lanes/rows.h"
+#include "engine/lanes/span.h"
 #include "engine/ops.h"
-#include "engine/ops_attention.h"
 #include "engine/ops_layout.h"
-#include "engine/ops_rows.h"
 
 namespace pdserve::engine {
 
@@ -186,4 +186,4 @@ struct Attender {
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_OPS_ATTEND_H_
+#endif  // PDSERVE_ENGINE_LANES_ATTENTION_H_
