@@ -96,7 +96,11 @@ void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRe
   attempt->times.transfer_bytes = stats.bytes;
   const absl::Status status = commit.ok() ? CheckCommit(*attempt, *commit) : commit.status();
   if (!status.ok()) {
-    End(*attempt, Outcome::kFailed, absl::StrCat("hand-over: ", status.message()));
+    // Where the prefill node gave the hand-over up, it tells the router itself how the attempt
+    // ended: often well, with its first token.
+    const bool is_given_up = absl::IsAborted(commit.status());
+    End(*attempt, is_given_up ? Outcome::kCancelled : Outcome::kFailed,
+        absl::StrCat("hand-over: ", status.message()));
     return;
   }
   engine::Sequence& sequence = attempt->sequence;

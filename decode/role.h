@@ -66,6 +66,7 @@ class Role final : public engine::StepClient {
   void Adopt(engine::Sequence sequence, const engine::PhaseTimes& times, absl::Time now);
   /// Reports Finished(kCancelled); false where there is no such attempt.
   bool Cancel(const engine::AttemptKey& key);
+  /// Aborted: the prefill node gave the hand-over up and reports the attempt's end itself.
   void OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRecord>& commit,
                     const kvtransfer::TransferStats& stats, absl::Time now);
 

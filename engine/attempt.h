@@ -44,7 +44,7 @@ struct PhaseTimes {
 
 struct Ending {
   Outcome outcome = Outcome::kFailed;
-  std::string error;           // kFailed only
+  std::string error;           // kFailed; kCancelled where the other node gave the hand-over up
   uint32_t output_tokens = 0;  // of the generation, those before this attempt included
   PhaseTimes times;
 };
