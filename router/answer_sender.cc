@@ -76,8 +76,8 @@ asio::awaitable<int> AnswerSender::SendWhole(bool must_close) {
   }
   if (exchange_.client_left()) co_return kClientLeft;
   Answer answer;
-  if (dispatch_->error()) {
-    answer = AnswerFrom(*dispatch_->error());
+  if (const auto& error = dispatch_->error()) {
+    answer = AnswerFrom(*error);
   } else {
     std::vector<ChoicePiece> pieces;
     for (size_t i = 0; i < dispatch_->lanes().size(); ++i) pieces.push_back(TakePiece(i));
@@ -100,8 +100,7 @@ std::string AnswerSender::TakeEvents() {
   return events;
 }
 
-AnswerSender::Step AnswerSender::Fail(int* status) {
-  const ApiError& error = *dispatch_->error();
+AnswerSender::Step AnswerSender::Fail(const ApiError& error, int* status) {
   *status = error.status;
   if (exchange_.has_started()) {
     exchange_.Send("data: " + ErrorJson(error) + "\n\n");
@@ -114,7 +113,7 @@ AnswerSender::Step AnswerSender::Fail(int* status) {
 
 AnswerSender::Step AnswerSender::Pump(absl::Time now, int* status) {
   if (now >= dispatch_->deadline()) dispatch_->Expire();
-  if (dispatch_->error()) return Fail(status);
+  if (const auto& error = dispatch_->error()) return Fail(*error, status);
   std::string events = TakeEvents();
   const bool is_done = dispatch_->is_done();
   if (is_done) events_.AppendEnd(CountUsage(), &events);

@@ -14,6 +14,7 @@ namespace asio = boost::asio;
 
 namespace {
 
+constexpr int kClientLeft = 499;
 constexpr int64_t kLongTextBytes = 32 << 10;
 
 struct LeavesGate {
@@ -94,8 +95,8 @@ asio::awaitable<void> Api::Handle(Exchange& exchange) {
   const absl::Time received = context_->clock->Now();
   std::string_view name = "other";
   int status = 0;
-  if (exchange.broken()) {
-    status = Refuse(exchange, *exchange.broken());
+  if (const auto& broken = exchange.broken()) {
+    status = Refuse(exchange, *broken);
   } else {
     const Result<Route> route = FindRoute(exchange.request().method, exchange.request().target);
     if (const auto* error = std::get_if<ApiError>(&route)) {
@@ -151,7 +152,9 @@ asio::awaitable<int> Api::Generate(Exchange& exchange, Endpoint endpoint, absl::
   if (const auto error = CheckContentType(exchange.request())) co_return Refuse(exchange, *error);
   const Result<Ask> ask = ParseAsk(endpoint, exchange.request().body, options_.max_choices);
   if (const auto* error = std::get_if<ApiError>(&ask)) co_return Refuse(exchange, *error);
-  const int status = co_await Run(exchange, std::get<Ask>(ask), received);
+  int status = co_await Run(exchange, std::get<Ask>(ask), received);
+  // Inside the gate, as a drain waits for what is in it.
+  if (!co_await exchange.Flush()) status = kClientLeft;
   if (status == 200) {
     context_->metrics->Observe(Series::kE2e, {},
                                absl::ToDoubleSeconds(context_->clock->Now() - received));

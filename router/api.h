@@ -78,7 +78,7 @@ class AnswerSender {
  private:
   enum class Step { kGoOn, kEnd };
   Step Pump(absl::Time now, int* status);
-  Step Fail(int* status);
+  Step Fail(const ApiError& error, int* status);
   std::string TakeEvents();
   ChoicePiece TakePiece(size_t index);
   Usage CountUsage() const;

@@ -57,14 +57,14 @@ void ReadStream(Fields& fields, Ask& ask) {
   Fields inner(*options, "stream_options.");
   ask.include_usage = inner.Bool("include_usage").value_or(false);
   inner.RefuseRest();
-  if (inner.error()) fields.Fail(*inner.error());
+  if (const auto& error = inner.error()) fields.Fail(*error);
 }
 
 void ReadLimits(Fields& fields, Ask& ask, int64_t max_choices) {
   ask.max_tokens = fields.Integer("max_tokens", 1, kMaxTokens);
   if (ask.endpoint == Endpoint::kChat) {
     const auto completion = fields.Integer("max_completion_tokens", 1, kMaxTokens);
-    if (completion && ask.max_tokens && *completion != *ask.max_tokens) {
+    if (completion && completion != ask.max_tokens.value_or(*completion)) {
       fields.Fail(InvalidValue("max_completion_tokens",
                                "is the same limit as max_tokens; both are given and differ"));
     }
@@ -149,13 +149,9 @@ Result<PreparedPrompt> FitContext(const Ask& ask, std::vector<TokenId> ids, int6
   const int64_t room = context - static_cast<int64_t>(ids.size());
   const int64_t wanted = ask.max_tokens.value_or(1);
   if (wanted > room) return ContextExceeded(ask, ids.size(), wanted, context);
-  int64_t max_tokens = room;
-  if (ask.max_tokens) {
-    max_tokens = *ask.max_tokens;
-  } else if (ask.endpoint == Endpoint::kCompletions) {
-    max_tokens = std::min(room, kDefaultCompletionTokens);
-  }
-  return PreparedPrompt{std::move(ids), max_tokens};
+  const bool fills_context = ask.endpoint == Endpoint::kChat;
+  const int64_t standard = fills_context ? room : std::min(room, kDefaultCompletionTokens);
+  return PreparedPrompt{std::move(ids), ask.max_tokens.value_or(standard)};
 }
 
 Result<std::vector<TokenId>> Tokenise(const Prompt& prompt, const ServedModel& model) {
@@ -197,7 +193,7 @@ Result<Ask> ParseAsk(Endpoint endpoint, std::string_view body, int64_t max_choic
   ReadStop(fields, ask);
   ReadStream(fields, ask);
   fields.RefuseRest();
-  if (fields.error()) return *fields.error();
+  if (const auto& error = fields.error()) return *error;
   return ask;
 }
 

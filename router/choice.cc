@@ -38,6 +38,7 @@ void Choice::On(const Placed& event, Actions& actions) {
   if (state_ != ChoiceState::kPlacing) return;
   ++tries_;
   attempt_ = event.attempt;
+  is_live_ = true;
   prefill_leg_ = {event.attempt.prefill, /*is_open=*/true};
   decode_leg_ = {event.attempt.decode, /*is_open=*/!event.attempt.is_whole()};
   finish_.reset();
@@ -60,7 +61,7 @@ Choice::Leg* Choice::FindLeg(NodeIndex node) {
 }
 
 void Choice::On(const NodeEvent& event, Actions& actions) {
-  if (!attempt_ || event.attempt != attempt_->id) return;
+  if (!is_live_ || event.attempt != attempt_.id) return;
   Leg* leg = FindLeg(event.from);
   if (leg == nullptr) return;
   if (const auto* tokens = std::get_if<TokensArrived>(&event.what)) {
@@ -117,7 +118,7 @@ void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
   leg_times_.transfer += event.times.transfer;
   leg_times_.decode_queue += event.times.decode_queue;
   leg_times_.decode += event.times.decode;
-  const bool is_prefill_of_pair = &leg == &prefill_leg_ && !attempt_->is_whole();
+  const bool is_prefill_of_pair = &leg == &prefill_leg_ && !attempt_.is_whole();
   switch (event.end) {
     case LegEnd::kStop:
     case LegEnd::kLength:
@@ -127,6 +128,8 @@ void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
       if (!is_prefill_of_pair) return Fail(leg, "a node ended without its tokens", true, actions);
       break;
     case LegEnd::kCancelled:
+      // Its peer gave the hand-over up, and is about to say how the attempt ended.
+      if (&leg == &decode_leg_ && prefill_leg_.is_open) return;
       return Fail(leg, "a node gave the attempt up", true, actions);
     case LegEnd::kFailed:
       // The decode node has the cache once it decodes; what its peer says then is of no matter.
@@ -142,16 +145,17 @@ void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
 
 void Choice::OnLost(Leg& leg, Actions& actions) {
   leg.is_open = false;
-  if (&leg == &prefill_leg_ && !attempt_->is_whole() && decode_leg_.has_tokens) return;
+  if (&leg == &prefill_leg_ && !attempt_.is_whole() && decode_leg_.has_tokens) return;
   Fail(leg, "the connection to a node was lost", true, actions);
 }
 
 void Choice::EndIfComplete(Actions& actions) {
   if (!finish_) return;
+  const LegFinished& finish = *finish_;
   const uint64_t expected =
-      std::min<uint64_t>(finish_->output_tokens, static_cast<uint64_t>(limits_.max_tokens));
+      std::min<uint64_t>(finish.output_tokens, static_cast<uint64_t>(limits_.max_tokens));
   if (tokens_.size() < expected) return;
-  Finish(finish_->end == LegEnd::kStop ? Ending::kStop : Ending::kLength, actions);
+  Finish(finish.end == LegEnd::kStop ? Ending::kStop : Ending::kLength, actions);
 }
 
 void Choice::LetGoOfLegs(bool is_complete, Actions& actions) {
@@ -159,21 +163,23 @@ void Choice::LetGoOfLegs(bool is_complete, Actions& actions) {
     if (!leg->is_open) continue;
     // When the decode node has finished, its peer is about to say that it has handed over.
     const bool is_over = is_complete && leg == &prefill_leg_ && decode_leg_.has_tokens;
-    actions.push_back(LetGo{attempt_->id, leg->node, is_over});
+    actions.push_back(LetGo{attempt_.id, leg->node, is_over});
     leg->is_open = false;
   }
-  attempt_.reset();
+  is_live_ = false;
 }
 
 void Choice::Finish(Ending ending, Actions& actions) {
   const bool is_complete = ending == Ending::kStop || ending == Ending::kLength;
   ending_ = ending;
-  if (attempt_) LetGoOfLegs(is_complete, actions);
+  if (is_live_) LetGoOfLegs(is_complete, actions);
   Enter(ChoiceState::kEnded);
   actions.push_back(End{});
 }
 
 void Choice::Fail(const Leg& leg, std::string why, bool may_retry, Actions& actions) {
+  // Nothing is left to generate; only the last word about it was lost.
+  if (std::ssize(tokens_) >= limits_.max_tokens) return Finish(Ending::kLength, actions);
   failure_ = std::move(why);
   avoid_.push_back(leg.node);
   if (!may_retry || tries_ >= limits_.max_tries) return Finish(Ending::kFailed, actions);

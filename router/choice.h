@@ -112,7 +112,7 @@ class Choice {
   absl::Duration retry_after() const { return retry_after_; }
   const std::vector<TokenId>& tokens() const { return tokens_; }
   const std::vector<NodeIndex>& avoid() const { return avoid_; }
-  const std::optional<Attempt>& attempt() const { return attempt_; }
+  bool is_whole() const { return attempt_.is_whole(); }  // the last attempt, once there is one
   uint32_t cached_tokens() const { return cached_tokens_; }
   const LegTimes& leg_times() const { return leg_times_; }  // summed over the legs
   /// Time spent in a state; the states' sum up to the choice's life.
@@ -147,7 +147,8 @@ class Choice {
   std::string failure_;
   absl::Duration retry_after_;
   int64_t tries_ = 0;
-  std::optional<Attempt> attempt_;
+  bool is_live_ = false;  // attempt_ is
+  Attempt attempt_;
   Leg prefill_leg_, decode_leg_;  // a whole attempt has the first alone
   std::vector<TokenId> tokens_;
   absl::btree_map<uint32_t, TokenId> ahead_;  // beyond a gap; indices above tokens_.size()

@@ -80,13 +80,13 @@ Connection::Connection(HttpServer* server, asio::ip::tcp::socket socket)
       event_(socket_.get_executor(), server->clock()),
       incoming_(static_cast<size_t>(server->options().max_header_bytes) + kReadAheadBytes) {
   boost::system::error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  Ignore(socket_.set_option(asio::ip::tcp::no_delay(true), ignored));
 }
 
 Connection::~Connection() { server_->Forget(this); }
 
 void Connection::StartRead() {
-  if (is_reading_ || has_ended_) return;
+  if (is_reading_ || peer_left()) return;
   const size_t room = incoming_.max_size() - incoming_.size();
   if (room == 0) return;  // a client that pipelines so much is not watched meanwhile
   is_reading_ = true;
@@ -97,16 +97,16 @@ void Connection::StartRead() {
         const auto space = self->incoming_.prepare(count);
         asio::buffer_copy(space, asio::buffer(self->read_chunk_.data(), count));
         self->incoming_.commit(count);
-        if (error) {
-          self->End();
+        if (error == asio::error::eof) {
+          self->has_peer_shut_ = true;
+        } else if (error) {
+          self->has_ended_ = true;
         } else if (self->is_serving_) {
           self->StartRead();
         }
         self->event_.Notify();
       });
 }
-
-void Connection::End() { has_ended_ = true; }
 
 void Connection::Write(std::string_view bytes) {
   if (has_ended_) return;
@@ -130,7 +130,7 @@ void Connection::StartWrite() {
         self->sent_ += count;
         self->progress_at_ = self->server_->clock()->Now();
         if (error) {
-          self->End();
+          self->has_ended_ = true;
         } else {
           self->StartWrite();
         }
@@ -143,7 +143,7 @@ asio::awaitable<bool> Connection::Fill(absl::Time deadline) {
   for (;;) {
     if (incoming_.size() > before) co_return true;
     StartRead();
-    if (has_ended_ || !is_reading_) co_return false;
+    if (peer_left() || !is_reading_) co_return false;
     if (!co_await event_.Wait(deadline)) co_return false;
     if (is_idle_close_wanted_ && !is_serving_) co_return false;
   }
@@ -195,7 +195,7 @@ asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser,
       co_return ReadEnd::kBroken;
     }
     if (co_await Fill(deadline)) continue;
-    if (has_ended_ || !has_begun || is_idle_close_wanted_) co_return ReadEnd::kClosed;
+    if (peer_left() || !has_begun || is_idle_close_wanted_) co_return ReadEnd::kClosed;
     broken = BrokenRequest(408, "request_timeout", "the request did not come to its end in time");
     co_return ReadEnd::kBroken;
   }
@@ -217,15 +217,16 @@ asio::awaitable<bool> Connection::ServeOne() {
   co_await server_->Handle(exchange);
   is_serving_ = false;
   const bool is_sent = co_await Flush();
-  co_return is_sent&& end == ReadEnd::kRequest && !exchange.must_close() && !has_ended_ &&
-      !is_idle_close_wanted_;
+  const bool goes_on = is_sent && end == ReadEnd::kRequest && !exchange.must_close() &&
+                       !peer_left() && !is_idle_close_wanted_;
+  co_return goes_on;
 }
 
 // A close with unread bytes would reset the connection and could take the answer with it.
 asio::awaitable<void> Connection::Linger() {
-  if (has_ended_) co_return;
+  if (peer_left()) co_return;
   boost::system::error_code ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  Ignore(socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored));
   const absl::Time deadline = server_->clock()->Now() + kLinger;
   is_idle_close_wanted_ = false;
   do {
@@ -238,14 +239,14 @@ asio::awaitable<void> Connection::Run(std::shared_ptr<Connection> self) {
   }
   co_await self->Linger();
   boost::system::error_code ignored;
-  socket_.close(ignored);
+  Ignore(socket_.close(ignored));
   has_ended_ = true;
 }
 
 void Connection::Drop() {
   boost::system::error_code ignored;
-  socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-  socket_.close(ignored);
+  Ignore(socket_.set_option(asio::socket_base::linger(true, 0), ignored));
+  Ignore(socket_.close(ignored));
   has_ended_ = true;
   event_.Notify();
 }
@@ -256,7 +257,7 @@ void Connection::Close(std::shared_ptr<Connection> connection, bool only_idle) {
     self->is_idle_close_wanted_ = true;
     if (!only_idle) {
       boost::system::error_code ignored;
-      self->socket_.close(ignored);
+      Ignore(self->socket_.close(ignored));
       self->has_ended_ = true;
     }
     self->event_.Notify();

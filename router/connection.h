@@ -34,9 +34,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   Event& event() { return event_; }
   boost::asio::any_io_executor strand() { return socket_.get_executor(); }
-  bool peer_left() const { return has_ended_; }
+  bool peer_left() const { return has_ended_ || has_peer_shut_; }
   size_t unsent_bytes() const { return sending_.size() - sent_ + pending_.size(); }
   void Write(std::string_view bytes);
+  /// Until all is sent; false: it never will be.
+  boost::asio::awaitable<bool> Flush();
   /// Closes with a reset.
   void Drop();
 
@@ -50,12 +52,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool Parse(Parser& parser, std::optional<ApiError>& broken);
   /// Waits for more bytes. False: the peer has ended, or the time is over.
   boost::asio::awaitable<bool> Fill(absl::Time deadline);
-  /// Until all is sent; false: it never will be.
-  boost::asio::awaitable<bool> Flush();
   boost::asio::awaitable<void> Linger();
   void StartRead();
   void StartWrite();
-  void End();
 
   HttpServer* const server_;
   boost::asio::ip::tcp::socket socket_;
@@ -64,7 +63,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::array<char, 16384> read_chunk_;  // apart, as `incoming_` shrinks while a read is outstanding
   bool is_reading_ = false;
   bool is_serving_ = false;
-  bool has_ended_ = false;  // the peer's end of file, an error, or our own Close
+  bool has_peer_shut_ = false;  // it sends no more, but may still read
+  bool has_ended_ = false;      // an error, or our own end
   bool is_idle_close_wanted_ = false;
   std::string sending_;  // being written; [0, sent_) is with the kernel
   size_t sent_ = 0;

@@ -210,8 +210,7 @@ void Dispatch::ShowTokens(Lane& lane, const Deliver& deliver, Events& events) {
   const absl::Time now = context_->clock->Now();
   lane.prefill_work = Booking();
   if (!std::exchange(has_first_token_, true)) {
-    const bool is_whole = lane.choice.attempt() && lane.choice.attempt()->is_whole();
-    context_->metrics->Observe(Series::kTtft, {is_whole ? "whole" : "split"},
+    context_->metrics->Observe(Series::kTtft, {lane.choice.is_whole() ? "whole" : "split"},
                                absl::ToDoubleSeconds(now - received_));
   }
   if (lane.last_token_at != absl::InfinitePast()) {
@@ -236,7 +235,7 @@ void Dispatch::EndLane(Lane& lane) {
       ending == Ending::kFailed || ending == Ending::kRejected || ending == Ending::kExpired;
   if (!is_failure || error_) return;
   error_ = ErrorOf(lane.choice);
-  if (ending != Ending::kExpired) spdlog::warn("request failed: {}", error_->message);
+  if (ending == Ending::kFailed) spdlog::warn("request failed: {}", error_->message);
   FeedAll(Abandoned{});
 }
 

@@ -78,6 +78,7 @@ Event& Exchange::event() { return connection_.event(); }
 asio::any_io_executor Exchange::strand() { return connection_.strand(); }
 size_t Exchange::unsent_bytes() const { return connection_.unsent_bytes(); }
 void Exchange::Drop() { connection_.Drop(); }
+asio::awaitable<bool> Exchange::Flush() { return connection_.Flush(); }
 
 void Exchange::Respond(const Answer& answer) {
   status_ = answer.status;
@@ -133,10 +134,10 @@ absl::Status HttpServer::Listen(const std::string& address) {
   auto endpoint = EndpointOf(io_, address);
   if (!endpoint.ok()) return endpoint.status();
   boost::system::error_code error;
-  acceptor_.open(endpoint->protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(*endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  error = acceptor_.open(endpoint->protocol(), error);
+  if (!error) error = acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) error = acceptor_.bind(*endpoint, error);
+  if (!error) error = acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
     return absl::UnavailableError(fmt::format("cannot listen on {}: {}", address, error.message()));
   }
@@ -179,28 +180,24 @@ asio::awaitable<void> HttpServer::Accept() {
 }
 
 void HttpServer::Take(tcp::socket socket) {
-  std::shared_ptr<Connection> connection;
+  const auto connection = std::make_shared<Connection>(this, std::move(socket));
+  bool is_full = false;
   {
     MutexLock lock(&mutex_);
     if (is_closing_) return;
-    if (connections_.size() < static_cast<size_t>(options_.max_connections)) {
-      connection = std::make_shared<Connection>(this, std::move(socket));
-      connections_[connection.get()] = connection;
-    }
+    is_full = connections_.size() >= static_cast<size_t>(options_.max_connections);
+    connections_[connection.get()] = connection;
   }
-  if (connection != nullptr) {
+  if (!is_full) {
     asio::co_spawn(connection->strand(), connection->Run(connection), asio::detached);
     return;
   }
-  // Said with the little that always fits into a new socket's buffer.
+  // Lives until this little is written.
   const std::string body = ErrorJson(Overloaded("too many connections", absl::Seconds(1)));
-  const std::string full = fmt::format(
-      "{}Retry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
-      "Content-Length: {}\r\n\r\n{}",
-      StatusLine(503), body.size(), body);
-  boost::system::error_code ignored;
-  socket.non_blocking(true, ignored);
-  socket.write_some(asio::buffer(full), ignored);
+  connection->Write(
+      fmt::format("{}Retry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                  "Content-Length: {}\r\n\r\n{}",
+                  StatusLine(503), body.size(), body));
 }
 
 void HttpServer::Forget(Connection* connection) {
@@ -219,7 +216,7 @@ void HttpServer::CloseConnections(bool only_idle) {
 void HttpServer::StopListening() {
   asio::post(acceptor_.get_executor(), [this] {
     boost::system::error_code ignored;
-    acceptor_.close(ignored);
+    Ignore(acceptor_.close(ignored));
   });
   MutexLock lock(&mutex_);
   while (is_accepting_) changed_.WaitFor(mutex_, absl::Seconds(1));

@@ -25,6 +25,9 @@ namespace pdserve::router {
 
 class Connection;
 
+/// For calls on sockets whose failure changes nothing: they are being closed anyway.
+inline void Ignore(const boost::system::error_code& /*error*/) {}
+
 struct HttpRequest {
   std::string method;
   std::string target;  // as sent: path and query
@@ -71,6 +74,8 @@ class Exchange {
   /// must_close: an error event was the last.
   void EndStream(bool must_close);
   size_t unsent_bytes() const;
+  /// Until all is with the kernel; false: it never will be.
+  boost::asio::awaitable<bool> Flush();
   /// Closes the connection at once; the client sees a reset.
   void Drop();
   bool must_close() const { return must_close_; }

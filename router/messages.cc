@@ -50,7 +50,7 @@ Result<Json> ReadMessage(const Json& message, const std::string& path) {
   if (!message.is_object()) return InvalidType(path, "an object with role and content");
   Fields fields(message, path + ".");
   const std::optional<std::string> role = fields.String("role");
-  if (fields.error()) return *fields.error();
+  if (const auto& error = fields.error()) return *error;
   if (!role) return MissingField(path + ".role");
   bool is_known = false;
   for (const std::string_view known : kRoles) is_known = is_known || *role == known;
@@ -61,7 +61,7 @@ Result<Json> ReadMessage(const Json& message, const std::string& path) {
   }
   const Json* content = fields.Find("content");
   fields.RefuseRest();
-  if (fields.error()) return *fields.error();
+  if (const auto& error = fields.error()) return *error;
   if (content == nullptr) return MissingField(path + ".content");
   Result<std::string> text = ReadContent(*content, path + ".content");
   if (auto* error = std::get_if<ApiError>(&text)) return *error;

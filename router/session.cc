@@ -127,7 +127,7 @@ Session::Session(SessionOptions options, boost::asio::io_context& io, SessionLis
       metrics_(metrics),
       clock_(clock),
       stub_(v1::Node::NewStub(ChannelTo(options_.endpoint))),
-      timer_(io),
+      timer_(std::make_unique<boost::asio::steady_timer>(io)),
       backoff_(kFirstBackoff) {}
 
 Session::~Session() = default;

@@ -9,7 +9,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -111,7 +110,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   int ticks_running_ ABSL_GUARDED_BY(mutex_) = 0;
   // Ends with Close: gRPC may let go of the session only after the io_context is gone.
-  std::optional<boost::asio::steady_timer> timer_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<boost::asio::steady_timer> timer_ ABSL_GUARDED_BY(mutex_);
   uint64_t pings_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time last_heard_ ABSL_GUARDED_BY(mutex_);
   absl::Duration backoff_ ABSL_GUARDED_BY(mutex_);

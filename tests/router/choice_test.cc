@@ -137,6 +137,22 @@ TEST_F(ChoiceTest, LostPrefillNodeIsOfNoMatterOnceTheOtherDecodes) {
   EXPECT_EQ(choice_.ending(), Ending::kLength);
 }
 
+TEST_F(ChoiceTest, TheFirstTokenMayEndItWhicheverNodeIsHeardFirst) {
+  Place();
+  Finished(kDecode, LegEnd::kCancelled, 0);
+  EXPECT_EQ(choice_.state(), ChoiceState::kPrefilling);
+  Tokens(kPrefill, 0, {1});
+  Finished(kPrefill, LegEnd::kStop, 1);
+  EXPECT_EQ(choice_.ending(), Ending::kStop);
+}
+
+TEST_F(ChoiceTest, ACancelledHandOverFailsWithItsPrefillNode) {
+  Place();
+  Finished(kDecode, LegEnd::kCancelled, 0);
+  Lost(kPrefill);
+  EXPECT_EQ(Count<router::Place>(), 1);
+}
+
 TEST_F(ChoiceTest, OldAttemptsAreVoid) {
   Place();
   Lost(kPrefill);
@@ -179,13 +195,27 @@ TEST_F(ChoiceTest, LeavingCancelsBothLegsInEveryPhase) {
   EXPECT_TRUE(actions_.empty());
 }
 
-TEST_F(ChoiceTest, TokensBeyondTheLimitOrTheVocabularyAreNotTaken) {
+TEST_F(ChoiceTest, LosingOnlyTheLastWordIsNoFailure) {
+  Place();
+  Tokens(kPrefill, 0, {1});
+  Tokens(kDecode, 1, {2, 3, 4, 5});
+  Lost(kDecode);
+  EXPECT_EQ(choice_.ending(), Ending::kLength);
+}
+
+TEST_F(ChoiceTest, ATokenOutsideTheVocabularyFailsTheAttempt) {
+  Place();
+  Tokens(kPrefill, 0, {1000});
+  EXPECT_EQ(Count<router::Place>(), 1);
+  EXPECT_TRUE(Output().empty());
+}
+
+TEST_F(ChoiceTest, TokensBeyondTheLimitAreNotTaken) {
   Place(kPrefill, kPrefill);
   Tokens(kPrefill, 0, {1, 2, 3, 4, 5, 6, 7});
   EXPECT_EQ(Output().size(), 5u);
   Tokens(kPrefill, 4000000000u, {1});
-  Tokens(kPrefill, 0, {1000});
-  EXPECT_EQ(Count<router::Place>(), 1);
+  EXPECT_EQ(Output().size(), 5u);
 }
 
 TEST_F(ChoiceTest, EndsExactlyOnceUnderAnySequenceOfEvents) {

@@ -260,6 +260,17 @@ TEST_F(HttpTest, WebPagesMayNotPostWithoutJson) {
                    .headers.contains("access-control-allow-origin"));
 }
 
+TEST_F(HttpTest, AClientThatSendsNoMoreStillGetsWhatNeedsNoWaiting) {
+  rig_.Start(/*must_be_ready=*/false);
+  for (const char* path : {"/livez", "/metrics", "/v1/models"}) {
+    HttpClient client(rig_.address());
+    client.Get(path);
+    client.ShutdownWrite();
+    EXPECT_EQ(client.Read().status, 200) << path;
+    EXPECT_TRUE(client.IsClosedByPeer());
+  }
+}
+
 TEST_F(HttpTest, WrongMethodsAndRoutesKeepTheConnection) {
   rig_.Start(/*must_be_ready=*/false);
   HttpClient client(rig_.address());
