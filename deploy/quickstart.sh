@@ -55,6 +55,7 @@ model="$(deploy/fetch_model.sh)"
 
 step "4/6 build (minutes on the first run)"
 need_space "$root" 3000
+export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
 cmake --preset release >build-configure.log 2>&1 || {
   cat build-configure.log >&2
   fail "cmake could not configure the build" "read the lines above; if a package is missing, run deploy/packages.sh"

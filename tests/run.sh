@@ -56,8 +56,11 @@ if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/wanted" 2>/dev/null)" != "$wan
 fi
 
 step "build ($preset)"
+# Another checkout of the same sources finds its objects in the compiler cache.
+export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
 need_space "$root" 4000
-cmake --preset "$preset" -DPD_TEST_PYTHON="$venv/bin/python" >&2 ||
+cmake --preset "$preset" -DPD_TEST_PYTHON="$venv/bin/python" \
+  ${PD_CARGO_TARGET_DIR:+-DPD_CARGO_TARGET_DIR="$PD_CARGO_TARGET_DIR"} >&2 ||
   fail "cmake could not configure the build" "read the lines above"
 cmake --build --preset "$preset" >&2 || fail "the build failed" "read the lines above"
 
