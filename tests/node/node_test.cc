@@ -250,6 +250,7 @@ TEST_F(NodeTest, ACancelAtAnyMomentIsAnsweredOnceAndFreesEverything) {
     ASSERT_TRUE(cancelled(*to_p_, id)) << id;
     ASSERT_TRUE(cancelled(*to_d_, id)) << id;
     for (RouterEnd* end : {to_p_.get(), to_d_.get()}) {
+      const auto finished = end->answers().attempts[id].finished;
       // The other half's cancel may have ended it before its own, which is answered all the same.
       ASSERT_FALSE(finished.empty());
       EXPECT_EQ(finished.back().reason(), v1::FINISH_CANCELLED);
