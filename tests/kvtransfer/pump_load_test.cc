@@ -98,8 +98,8 @@ TEST_P(PumpLoadTest, ShortHandOversDoNotWaitForALongOne) {
 }
 
 TEST_P(PumpLoadTest, TwentyThousandInARowLeaveNothingBehind) {
-  Node p(TestOptions(GetParam(), 11)), d(TestOptions(GetParam(), 22));
   Blocks from(3, true), to(3, true);
+  Node p(TestOptions(GetParam(), 11)), d(TestOptions(GetParam(), 22));
   uint64_t number = 0;
   const auto run = [&](int count) {
     for (int i = 0; i < count; ++i) {

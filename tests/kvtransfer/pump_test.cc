@@ -57,8 +57,8 @@ TEST_P(PumpTest, AHandOverBringsEveryByteAndTheCommit) {
 }
 
 TEST_P(PumpTest, AFetchThatComesFirstWaitsForItsOffer) {
-  Node p(Prefill()), d(Decode());
   Blocks from(6, true), to(6, true), other_from(1, true), other_to(1, true);
+  Node p(Prefill()), d(Decode());
   from.Fill(1);
   other_from.Fill(2);
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
@@ -74,8 +74,8 @@ TEST_P(PumpTest, AFetchThatComesFirstWaitsForItsOffer) {
 }
 
 TEST_P(PumpTest, BlocksLeaveAsTheyAreFinished) {
-  Node p(Prefill()), d(Decode());
   Blocks from(8, true), to(8, true);
+  Node p(Prefill()), d(Decode());
   from.Fill(3);
   const Ticket ticket = TicketOf(1);
   ASSERT_TRUE(p.pump->Offer({ticket, 8, Soon()}).ok());
@@ -88,8 +88,8 @@ TEST_P(PumpTest, BlocksLeaveAsTheyAreFinished) {
 
 TEST_P(PumpTest, AnOfferNobodyFetchesEndsAtItsDeadline) {
   testing::FakeClock clock;
-  Node p(Prefill(), &clock);
   Blocks from(2, true);
+  Node p(Prefill(), &clock);
   ASSERT_TRUE(p.pump->Offer({TicketOf(1), 2, clock.Now() + absl::Seconds(5)}).ok());
   p.pump->Extend(TicketOf(1), from.All());
   clock.Advance(absl::Seconds(6));
@@ -100,8 +100,8 @@ TEST_P(PumpTest, AnOfferNobodyFetchesEndsAtItsDeadline) {
 TEST_P(PumpTest, AFetchWithoutAnOfferIsRefusedAfterItsWait) {
   auto options = Prefill();
   options.fetch_wait = absl::Milliseconds(50);
-  Node p(options), d(Decode());
   Blocks to(2, true);
+  Node p(options), d(Decode());
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
   const auto fetched = d.events.WaitFetch(TicketOf(1));
   EXPECT_EQ(fetched.commit.status().code(), absl::StatusCode::kAborted);
@@ -110,8 +110,8 @@ TEST_P(PumpTest, AFetchWithoutAnOfferIsRefusedAfterItsWait) {
 }
 
 TEST_P(PumpTest, AFetchEndsAtItsOwnDeadline) {
-  Node p(Prefill()), d(Decode());
   Blocks to(2, true);
+  Node p(Prefill()), d(Decode());
   auto spec = FetchFrom(p, TicketOf(1), to);
   spec.deadline = absl::Now() + absl::Milliseconds(50);
   ASSERT_TRUE(d.pump->Fetch(spec).ok());
@@ -120,8 +120,8 @@ TEST_P(PumpTest, AFetchEndsAtItsOwnDeadline) {
 }
 
 TEST_P(PumpTest, WithdrawMidwayEndsBothSides) {
-  Node p(Prefill()), d(Decode());
   Blocks from(8, true), to(8, true);
+  Node p(Prefill()), d(Decode());
   from.Fill(4);
   ASSERT_TRUE(p.pump->Offer({TicketOf(1), 8, Soon()}).ok());
   p.pump->Extend(TicketOf(1), from.Range(0, 5));
@@ -165,8 +165,8 @@ TEST_P(PumpTest, NoByteLandsAfterACancelEvenIfTheBlocksAreReusedAtOnce) {
 }
 
 TEST_P(PumpTest, ATicketIsGoodOnce) {
-  Node p(Prefill()), d(Decode()), other(TestOptions(GetParam(), 33));
   Blocks from(4, true), to(4, true), again(4, true);
+  Node p(Prefill()), d(Decode()), other(TestOptions(GetParam(), 33));
   from.Fill(5);
   OfferAll(p, TicketOf(1), from);
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
@@ -181,8 +181,8 @@ TEST_P(PumpTest, ATicketIsGoodOnce) {
 }
 
 TEST_P(PumpTest, ASecondFetchOfARunningTicketIsRefusedAndTheFirstGoesOn) {
-  Node p(Prefill()), d(Decode()), other(TestOptions(GetParam(), 33));
   Blocks from(4, true), to(4, true), again(4, true);
+  Node p(Prefill()), d(Decode()), other(TestOptions(GetParam(), 33));
   from.Fill(6);
   ASSERT_TRUE(p.pump->Offer({TicketOf(1), 4, Soon()}).ok());
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
@@ -191,6 +191,7 @@ TEST_P(PumpTest, ASecondFetchOfARunningTicketIsRefusedAndTheFirstGoesOn) {
   OfferAll(p, TicketOf(2), small);
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(2), small_to)).ok());
   ASSERT_TRUE(d.events.WaitFetch(TicketOf(2)).commit.ok());
+  ASSERT_TRUE(p.events.WaitOffer(TicketOf(2)).status.ok());
   ASSERT_TRUE(other.pump->Fetch(FetchFrom(p, TicketOf(1), again)).ok());
   EXPECT_NE(other.events.WaitFetch(TicketOf(1)).commit.status().message().find("in use"),
             absl::string_view::npos);
@@ -231,9 +232,9 @@ TEST_P(PumpTest, NodesThatDifferRefuseEachOtherNamingBothValues) {
 }
 
 TEST_P(PumpTest, APeerThatIsGoneEndsTheHandOverOnTheOtherSide) {
+  Blocks from(8, true), to(8, true);
   Node d(Decode());
   auto p = std::make_unique<Node>(Prefill());
-  Blocks from(8, true), to(8, true);
   from.Fill(7);
   ASSERT_TRUE(p->pump->Offer({TicketOf(1), 8, Soon()}).ok());
   p->pump->Extend(TicketOf(1), from.Range(0, 4));
@@ -257,13 +258,14 @@ TEST_P(PumpTest, ARestartedPeerAtTheSameAddressIsReachedByAFreshLink) {
     ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(life), to)).ok());
     const auto fetched = d.events.WaitFetch(TicketOf(life));
     ASSERT_TRUE(fetched.commit.ok()) << fetched.commit.status();
+    ASSERT_TRUE(p.events.WaitOffer(TicketOf(life)).status.ok());  // till then `from` is read
     EXPECT_TRUE(to.Same(from));
   }
 }
 
 TEST_P(PumpTest, NobodyListeningIsAnError) {
-  Node d(Decode());
   Blocks to(1, true);
+  Node d(Decode());
   std::string gone;
   {
     Node p(Prefill());
@@ -275,8 +277,8 @@ TEST_P(PumpTest, NobodyListeningIsAnError) {
 
 TEST_P(PumpTest, ShutdownEndsEverythingOnce) {
   auto d = std::make_unique<Node>(Decode());
-  Node p(Prefill());
   Blocks from(2, true), to(40, true);
+  Node p(Prefill());
   for (uint64_t i = 1; i <= 20; ++i) {
     ASSERT_TRUE(d->pump->Offer({TicketOf(i), 2, Soon()}).ok());
     d->pump->Extend(TicketOf(i), from.All());
@@ -320,8 +322,8 @@ TEST_P(PumpTest, CallsThatFindNoPlaceEndTheHandOverInsteadOfGettingLost) {
 }
 
 TEST_P(PumpTest, ACommitOfTheWrongSizeFailsTheOffer) {
-  Node p(Prefill());
   Blocks from(2, true);
+  Node p(Prefill());
   ASSERT_TRUE(p.pump->Offer({TicketOf(1), 2, Soon()}).ok());
   p.pump->Extend(TicketOf(1), from.Range(0, 1));
   p.pump->Commit(TicketOf(1), RecordFor(2));
@@ -329,8 +331,8 @@ TEST_P(PumpTest, ACommitOfTheWrongSizeFailsTheOffer) {
 }
 
 TEST_P(PumpTest, AFetchOfMoreBlocksThanWereSentFails) {
-  Node p(Prefill()), d(Decode());
   Blocks from(2, true), to(3, true);
+  Node p(Prefill()), d(Decode());
   from.Fill(8);
   OfferAll(p, TicketOf(1), from);
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
