@@ -4,25 +4,30 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace pdserve::kvtransfer {
 
 bool InprocInbox::Post(InprocItem item) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (shut_) return false;
   items_.push_back(std::move(item));
+  changed_.NotifyOne();
   return true;
 }
 
 void InprocInbox::Wake() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   woken_ = true;
+  changed_.NotifyOne();
 }
 
 std::vector<InprocItem> InprocInbox::Take(size_t limit, absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
-  if (timeout > absl::ZeroDuration()) {
-    mutex_.AwaitWithTimeout(absl::Condition(this, &InprocInbox::Ready), timeout);
+  MutexLock lock(&mutex_);
+  const absl::Time end = absl::Now() + timeout;
+  while (items_.empty() && !woken_ && timeout > absl::ZeroDuration()) {
+    changed_.WaitFor(mutex_, timeout);
+    timeout = end - absl::Now();
   }
   woken_ = false;
   std::vector<InprocItem> taken;
@@ -34,7 +39,7 @@ std::vector<InprocItem> InprocInbox::Take(size_t limit, absl::Duration timeout) 
 }
 
 std::deque<InprocItem> InprocInbox::Shut() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   shut_ = true;
   return std::exchange(items_, {});
 }
@@ -46,7 +51,7 @@ InprocHub& InprocHub::Get() {
 
 absl::StatusOr<std::string> InprocHub::Add(const std::string& address,
                                            const std::shared_ptr<InprocInbox>& inbox) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   std::string name = address;
   if (name.empty() || absl::EndsWith(name, ":0")) name = absl::StrCat("inproc:", next_++);
   if (!inboxes_.emplace(name, inbox).second) {
@@ -56,12 +61,12 @@ absl::StatusOr<std::string> InprocHub::Add(const std::string& address,
 }
 
 void InprocHub::Remove(const std::string& address) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   inboxes_.erase(address);
 }
 
 std::shared_ptr<InprocInbox> InprocHub::Find(const std::string& address) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto found = inboxes_.find(address);
   return found == inboxes_.end() ? nullptr : found->second;
 }

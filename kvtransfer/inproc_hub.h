@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 #include "kvtransfer/transport.h"
 
 namespace pdserve::kvtransfer {
@@ -62,9 +62,8 @@ class InprocInbox {
   std::deque<InprocItem> Shut();
 
  private:
-  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_ || !items_.empty(); }
-
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  CondVar changed_;
   std::deque<InprocItem> items_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_ ABSL_GUARDED_BY(mutex_) = false;
@@ -83,7 +82,7 @@ class InprocHub {
   std::shared_ptr<InprocInbox> Find(const std::string& address);
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<std::string, std::shared_ptr<InprocInbox>> inboxes_ ABSL_GUARDED_BY(mutex_);
 };

@@ -51,7 +51,7 @@ bool PumpThread::Post(Call call) {
 // These calls can't be refused, and can't be lost: without a place the hand-over itself ends.
 void PumpThread::PostOrFail(Ticket ticket, Call call) {
   if (Post(std::move(call)) || mailbox_.closed()) return;
-  absl::MutexLock lock(&overflow_mutex_);
+  MutexLock lock(&overflow_mutex_);
   if (std::find(overflowed_.begin(), overflowed_.end(), ticket) == overflowed_.end()) {
     overflowed_.push_back(ticket);
   }
@@ -138,7 +138,7 @@ void PumpThread::TakeCalls() {
 void PumpThread::EndOverflowed() {
   std::vector<Ticket> tickets;
   {
-    absl::MutexLock lock(&overflow_mutex_);
+    MutexLock lock(&overflow_mutex_);
     tickets.swap(overflowed_);
   }
   const absl::Status full = absl::ResourceExhaustedError("the pump's mailbox is full");

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/bounded_queue.h"
+#include "common/mutex.h"
 #include "kvtransfer/fetches.h"
 #include "kvtransfer/links.h"
 #include "kvtransfer/offers.h"
@@ -82,7 +82,7 @@ class PumpThread final : public Pump, private TransportEvents {
   BoundedQueue<Call> mailbox_;
   std::atomic<bool> wake_sent_ = false;
   std::atomic<bool> stopping_ = false;
-  absl::Mutex overflow_mutex_;
+  Mutex overflow_mutex_;
   std::vector<Ticket> overflowed_ ABSL_GUARDED_BY(overflow_mutex_);
   std::thread thread_;
 };

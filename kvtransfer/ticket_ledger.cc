@@ -3,7 +3,7 @@
 namespace pdserve::kvtransfer {
 
 absl::Status TicketLedger::Enter(Side side, const Ticket& ticket) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   absl::flat_hash_set<Ticket>& live = Live(side);
   if (live.contains(ticket)) return absl::AlreadyExistsError("the ticket is in use");
   if (side == Side::kOffer && used_.contains(ticket)) {
@@ -15,7 +15,7 @@ absl::Status TicketLedger::Enter(Side side, const Ticket& ticket) {
 }
 
 void TicketLedger::Leave(Side side, const Ticket& ticket) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   Live(side).erase(ticket);
   if (side != Side::kOffer || !used_.insert(ticket).second) return;
   used_order_.push_back(ticket);
@@ -26,12 +26,12 @@ void TicketLedger::Leave(Side side, const Ticket& ticket) {
 }
 
 void TicketLedger::Forget(Side side, const Ticket& ticket) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   Live(side).erase(ticket);
 }
 
 bool TicketLedger::WasUsed(const Ticket& ticket) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return used_.contains(ticket);
 }
 

@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "common/ids.h"
+#include "common/mutex.h"
 
 namespace pdserve::kvtransfer {
 
@@ -37,7 +37,7 @@ class TicketLedger {
   }
 
   const size_t max_live_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   absl::flat_hash_set<Ticket> offers_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<Ticket> fetches_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<Ticket> used_ ABSL_GUARDED_BY(mutex_);

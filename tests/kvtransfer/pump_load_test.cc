@@ -95,6 +95,8 @@ TEST_P(PumpLoadTest, ShortHandOversDoNotWaitForALongOne) {
   ASSERT_TRUE(d.events.WaitFetch(TicketOf(1)).commit.ok());
   EXPECT_FALSE(d.events.fetch_ended(large));
   EXPECT_TRUE(d.events.WaitFetch(large).commit.ok());
+  EXPECT_TRUE(p.events.WaitOffer(TicketOf(1)).status.ok());
+  EXPECT_TRUE(p.events.WaitOffer(large).status.ok());
 }
 
 TEST_P(PumpLoadTest, TwentyThousandInARowLeaveNothingBehind) {

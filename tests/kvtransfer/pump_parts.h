@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/mutex.h"
 #include "gtest/gtest.h"
 #include "kvtransfer/pump.h"
 
@@ -95,29 +95,31 @@ class EndRecorder final : public PumpEvents {
   };
 
   void OnOfferEnded(Ticket ticket, absl::Status status, const TransferStats& stats) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     EXPECT_TRUE(offers_.emplace(ticket, Offered{status, stats}).second) << "an offer ended twice";
+    ended_.NotifyAll();
   }
   void OnFetchEnded(Ticket ticket, absl::StatusOr<CommitRecord> commit,
                     const TransferStats& stats) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     EXPECT_TRUE(fetches_.emplace(ticket, Fetched{std::move(commit), stats}).second)
         << "a fetch ended twice";
+    ended_.NotifyAll();
   }
 
   Offered WaitOffer(Ticket ticket) { return Wait(offers_, ticket); }
   Fetched WaitFetch(Ticket ticket) { return Wait(fetches_, ticket); }
   bool offer_ended(Ticket ticket) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return offers_.contains(ticket);
   }
   bool fetch_ended(Ticket ticket) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return fetches_.contains(ticket);
   }
   /// Forgets what has ended: long tests would only measure this map.
   void Clear() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     offers_.clear();
     fetches_.clear();
   }
@@ -125,16 +127,21 @@ class EndRecorder final : public PumpEvents {
  private:
   template <typename T>
   T Wait(std::map<Ticket, T>& ended, Ticket ticket) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [&] { return ended.contains(ticket); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) {
+    MutexLock lock(&mutex_);
+    const absl::Time until = absl::Now() + kPatience;
+    while (!ended.contains(ticket)) {
+      if (absl::Now() < until) {
+        ended_.WaitFor(mutex_, until - absl::Now());
+        continue;
+      }
       ADD_FAILURE() << "a hand-over did not end";
       return T{};
     }
     return ended.at(ticket);
   }
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  CondVar ended_;
   std::map<Ticket, Offered> offers_;
   std::map<Ticket, Fetched> fetches_;
 };
