@@ -12,6 +12,7 @@ usage: tests/run.sh [--preset NAME] [--filter REGEX] [--label REGEX] [--without 
   --filter REGEX   only tests whose name matches
   --label REGEX    only tests with such a label (e2e, threads, ...)
   --without REGEX  no tests with such a label
+  Of a selection only what it needs is built.
 TEXT
 }
 
@@ -62,7 +63,16 @@ need_space "$root" 4000
 cmake --preset "$preset" -DPD_TEST_PYTHON="$venv/bin/python" \
   ${PD_CARGO_TARGET_DIR:+-DPD_CARGO_TARGET_DIR="$PD_CARGO_TARGET_DIR"} >&2 ||
   fail "cmake could not configure the build" "read the lines above"
-cmake --build --preset "$preset" >&2 || fail "the build failed" "read the lines above"
+# Of a selection only what it needs: a unit test is a target of its name, others run the program.
+targets=()
+if [ "${#selection[@]}" != 0 ]; then
+  names="$(ctest --test-dir "build/$preset" --show-only "${selection[@]}" | sed -n 's/^ *Test *#[0-9]*: //p')"
+  for name in $names; do
+    ninja -C "build/$preset" -t query "$name" >/dev/null 2>&1 || name=pdserve
+    targets+=(--target "$name")
+  done
+fi
+cmake --build --preset "$preset" "${targets[@]}" >&2 || fail "the build failed" "read the lines above"
 
 step "tests ($preset)"
 # A sanitizer's report ends the process with an exit code that no test expects.
