@@ -1,6 +1,7 @@
 #include "tests/testing/fake_pump.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "common/check.h"
 
@@ -8,7 +9,7 @@ namespace pdserve::testing {
 
 using kvtransfer::TransferStats;
 
-void FakeFabric::Move(Ticket ticket, Offer& offer, Fetch& fetch) {
+void FakeFabric::Move(Offer& offer, Fetch& fetch) {
   if (fetch.destinations.size() != offer.num_blocks) {
     fetch.end = absl::FailedPreconditionError("the number of blocks differs");
   }
@@ -22,33 +23,50 @@ void FakeFabric::Move(Ticket ticket, Offer& offer, Fetch& fetch) {
     if (!offer.end) offer.end = absl::AbortedError("the decode node has ended the hand-over");
     if (!fetch.end) fetch.end = absl::AbortedError("the prefill node has ended the hand-over");
   } else if (offer.commit && fetch.copied == offer.num_blocks) {
+    fetch.commit = offer.commit;
     offer.end = absl::OkStatus();
     fetch.end = absl::OkStatus();
-    fetch.pump->events_->OnFetchEnded(ticket, *offer.commit, TransferStats{.bytes = 1});
-    fetches_.erase(ticket);
   }
 }
 
 void FakeFabric::Run() {
-  std::vector<Ticket> tickets;
-  for (const auto& [ticket, fetch] : fetches_) tickets.push_back(ticket);
-  for (Ticket ticket : tickets) {
-    const auto offer = offers_.find(ticket);
-    if (offer != offers_.end()) Move(ticket, offer->second, fetches_.at(ticket));
+  std::vector<std::function<void()>> events;
+  {
+    MutexLock lock(&mutex_);
+    for (auto& [ticket, fetch] : fetches_) {
+      const auto offer = offers_.find(ticket);
+      if (offer != offers_.end()) Move(offer->second, fetch);
+    }
+    for (auto it = fetches_.begin(); it != fetches_.end();) {
+      const auto current = it++;
+      const auto& [ticket, fetch] = *current;
+      if (!fetch.end) continue;
+      absl::StatusOr<kvtransfer::CommitRecord> commit = absl::UnknownError("");
+      if (fetch.commit) {
+        commit = *fetch.commit;
+      } else {
+        commit = *fetch.end;
+      }
+      events.emplace_back([to = fetch.pump->events_, ticket = ticket, commit] {
+        to->OnFetchEnded(ticket, commit, TransferStats{.bytes = 1});
+      });
+      fetches_.erase(current);
+    }
+    for (auto it = offers_.begin(); it != offers_.end();) {
+      const auto current = it++;
+      const auto& [ticket, offer] = *current;
+      if (!offer.end) continue;
+      events.emplace_back([to = offer.pump->events_, ticket = ticket, end = *offer.end] {
+        to->OnOfferEnded(ticket, end, TransferStats{.bytes = 1});
+      });
+      offers_.erase(current);
+    }
   }
-  for (auto it = offers_.begin(); it != offers_.end();) {
-    const auto [ticket, offer] = *it;
-    it = offer.end ? offers_.erase(it) : std::next(it);
-    if (offer.end) offer.pump->events_->OnOfferEnded(ticket, *offer.end, TransferStats{.bytes = 1});
-  }
-  for (auto it = fetches_.begin(); it != fetches_.end();) {
-    const auto [ticket, fetch] = *it;
-    it = fetch.end ? fetches_.erase(it) : std::next(it);
-    if (fetch.end) fetch.pump->events_->OnFetchEnded(ticket, *fetch.end, TransferStats{});
-  }
+  for (const auto& event : events) event();
 }
 
 void FakePump::Break(Ticket ticket) {
+  MutexLock lock(&fabric_->mutex_);
   const auto offer = fabric_->offers_.find(ticket);
   if (offer != fabric_->offers_.end() && offer->second.pump == this) {
     offer->second.end = absl::UnavailableError("the peer is lost");
@@ -61,12 +79,14 @@ void FakePump::Break(Ticket ticket) {
 
 absl::Status FakePump::Offer(const kvtransfer::OfferSpec& spec) {
   if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
+  MutexLock lock(&fabric_->mutex_);
   PD_CHECK(!fabric_->offers_.contains(spec.ticket));
   fabric_->offers_[spec.ticket] = {this, spec.num_blocks, {}, {}, {}};
   return absl::OkStatus();
 }
 
 void FakePump::Extend(Ticket ticket, std::vector<std::span<const std::byte>> blocks) {
+  MutexLock lock(&fabric_->mutex_);
   const auto found = fabric_->offers_.find(ticket);
   if (found == fabric_->offers_.end()) return;
   FakeFabric::Offer& offer = found->second;
@@ -75,6 +95,7 @@ void FakePump::Extend(Ticket ticket, std::vector<std::span<const std::byte>> blo
 }
 
 void FakePump::Commit(Ticket ticket, const kvtransfer::CommitRecord& record) {
+  MutexLock lock(&fabric_->mutex_);
   const auto found = fabric_->offers_.find(ticket);
   if (found == fabric_->offers_.end()) return;
   PD_CHECK(found->second.blocks.size() == found->second.num_blocks);
@@ -82,6 +103,7 @@ void FakePump::Commit(Ticket ticket, const kvtransfer::CommitRecord& record) {
 }
 
 void FakePump::Withdraw(Ticket ticket, const std::string& reason) {
+  MutexLock lock(&fabric_->mutex_);
   const auto found = fabric_->offers_.find(ticket);
   if (found != fabric_->offers_.end() && !found->second.end) {
     found->second.end = absl::CancelledError(reason);
@@ -90,12 +112,14 @@ void FakePump::Withdraw(Ticket ticket, const std::string& reason) {
 
 absl::Status FakePump::Fetch(kvtransfer::FetchSpec spec) {
   if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
+  MutexLock lock(&fabric_->mutex_);
   PD_CHECK(!fabric_->fetches_.contains(spec.ticket));
-  fabric_->fetches_[spec.ticket] = {this, std::move(spec.destinations), 0, {}};
+  fabric_->fetches_[spec.ticket] = {this, std::move(spec.destinations), 0, {}, {}};
   return absl::OkStatus();
 }
 
 void FakePump::CancelFetch(Ticket ticket, const std::string& reason) {
+  MutexLock lock(&fabric_->mutex_);
   const auto found = fabric_->fetches_.find(ticket);
   if (found != fabric_->fetches_.end() && !found->second.end) {
     found->second.end = absl::CancelledError(reason);

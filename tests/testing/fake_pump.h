@@ -1,5 +1,6 @@
-// Pumps whose transfers happen when a test says so, on the test's thread. Two or more of them share
-// a FakeFabric, which copies blocks between the pools as they are offered and wanted.
+// Pumps whose transfers happen when a test says so, on the thread that calls FakeFabric::Run. Two
+// or more of them share a fabric, which copies blocks between the pools as they are offered and
+// wanted. Thread-safe; events are given without the lock.
 #ifndef PDSERVE_TESTS_TESTING_FAKE_PUMP_H_
 #define PDSERVE_TESTS_TESTING_FAKE_PUMP_H_
 
@@ -12,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "common/mutex.h"
 #include "kvtransfer/pump.h"
 
 namespace pdserve::testing {
@@ -23,10 +26,19 @@ class FakeFabric {
   /// Moves what can move and ends what has ended; each event is given to its pump's receiver.
   void Run();
   /// Flips a byte in each block that is copied from here on.
-  void Corrupt() { corrupt_ = true; }
+  void Corrupt() {
+    MutexLock lock(&mutex_);
+    corrupt_ = true;
+  }
 
-  size_t num_offers() const { return offers_.size(); }
-  size_t num_fetches() const { return fetches_.size(); }
+  size_t num_offers() const {
+    MutexLock lock(&mutex_);
+    return offers_.size();
+  }
+  size_t num_fetches() const {
+    MutexLock lock(&mutex_);
+    return fetches_.size();
+  }
 
  private:
   friend class FakePump;
@@ -41,13 +53,15 @@ class FakeFabric {
     FakePump* pump = nullptr;
     std::vector<std::span<std::byte>> destinations;
     size_t copied = 0;
+    std::optional<kvtransfer::CommitRecord> commit;
     std::optional<absl::Status> end;
   };
-  void Move(Ticket ticket, Offer& offer, Fetch& fetch);
+  void Move(Offer& offer, Fetch& fetch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  std::map<Ticket, Offer> offers_;
-  std::map<Ticket, Fetch> fetches_;
-  bool corrupt_ = false;
+  mutable Mutex mutex_;
+  std::map<Ticket, Offer> offers_ ABSL_GUARDED_BY(mutex_);
+  std::map<Ticket, Fetch> fetches_ ABSL_GUARDED_BY(mutex_);
+  bool corrupt_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class FakePump final : public kvtransfer::Pump {
@@ -56,7 +70,7 @@ class FakePump final : public kvtransfer::Pump {
       : fabric_(fabric), address_(std::move(address)) {}
 
   void set_events(kvtransfer::PumpEvents* events) { events_ = events; }
-  /// What the next Offer or Fetch answers.
+  /// What the next Offer or Fetch answers; from the thread that makes it.
   void RefuseNext(absl::Status status) { refusal_ = std::move(status); }
   /// Ends what this pump has with `ticket` as the loss of the peer would.
   void Break(Ticket ticket);
