@@ -42,6 +42,7 @@ void Choice::On(const Placed& event, Actions& actions) {
   prefill_leg_ = {event.attempt.prefill, /*is_open=*/true};
   decode_leg_ = {event.attempt.decode, /*is_open=*/!event.attempt.is_whole()};
   finish_.reset();
+  leg_times_ = LegTimes{};
   Enter(ChoiceState::kPrefilling);
   actions.push_back(StartAttempt{event.attempt});
 }
@@ -113,11 +114,12 @@ void Choice::OnTokens(Leg& leg, const TokensArrived& event, Actions& actions) {
 void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
   leg.is_open = false;
   cached_tokens_ = std::max(cached_tokens_, event.cached_tokens);
-  leg_times_.queue += event.times.queue;
-  leg_times_.prefill += event.times.prefill;
-  leg_times_.transfer += event.times.transfer;
-  leg_times_.decode_queue += event.times.decode_queue;
-  leg_times_.decode += event.times.decode;
+  // The decode node repeats what its peer told it with the commit.
+  leg_times_.queue = std::max(leg_times_.queue, event.times.queue);
+  leg_times_.prefill = std::max(leg_times_.prefill, event.times.prefill);
+  leg_times_.transfer = std::max(leg_times_.transfer, event.times.transfer);
+  leg_times_.decode_queue = std::max(leg_times_.decode_queue, event.times.decode_queue);
+  leg_times_.decode = std::max(leg_times_.decode, event.times.decode);
   const bool is_prefill_of_pair = &leg == &prefill_leg_ && !attempt_.is_whole();
   switch (event.end) {
     case LegEnd::kStop:

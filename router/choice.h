@@ -114,7 +114,7 @@ class Choice {
   const std::vector<NodeIndex>& avoid() const { return avoid_; }
   bool is_whole() const { return attempt_.is_whole(); }  // the last attempt, once there is one
   uint32_t cached_tokens() const { return cached_tokens_; }
-  const LegTimes& leg_times() const { return leg_times_; }  // summed over the legs
+  const LegTimes& leg_times() const { return leg_times_; }  // of the last attempt
   /// Time spent in a state; the states' sum up to the choice's life.
   absl::Duration time_in(ChoiceState state) const;
 

@@ -78,9 +78,8 @@ void Fleet::OnHello(NodeIndex node, NodeFacts facts, std::string text_spec) {
     NodeState& state = state_.nodes[node.value];
     metrics_->Set(Series::kNodeUp, {facts.id}, 1);
     metrics_->Set(Series::kBlocksCapacity, {facts.id}, facts.capacity_blocks);
-    spdlog::info("node {} ({}{}) at {}", facts.id, facts.prefills ? "prefills " : "",
-                 facts.decodes ? "decodes" : "", state.address);
     state.facts = std::move(facts);
+    spdlog::info("node {} ({}) at {}", state.facts.id, RoleOf(state), state.address);
     state.load = NodeLoad{};
     state.load.capacity_blocks = state.load.free_blocks = state.facts.capacity_blocks;
     is_open_[node.value] = true;

@@ -226,16 +226,16 @@ TEST_F(DispatchTest, CancelsThatAreNotAcknowledgedAreCounted) {
 
 TEST_F(DispatchTest, SlowReaderIsDroppedAndItsAttemptsCancelled) {
   MockNodeOptions both;
-  both.max_context_tokens = 4'000'000;
+  both.max_context_tokens = 1'000'000;
   both.tokens_in_message = 10'000;
   both.output = [](const v1::Generation& generation) {
-    return std::vector<uint32_t>(generation.max_tokens(), 'x');
+    return std::vector<uint32_t>(generation.max_tokens(), 0x1f);  // \u001f, six bytes in JSON
   };
   rig_.Add(both);
   rig_.Start();
   HttpClient client(rig_.address(), /*receive_buffer_bytes=*/4096);
   client.Post("/v1/completions",
-              CompletionBody(3'000'000, R"("stream":true,"return_token_ids":true)"));
+              CompletionBody(600'000, R"("stream":true,"return_token_ids":true)"));
   EXPECT_TRUE(Eventually([&] {
     return rig_.Metric(R"(pdserve_requests_total{code="499",endpoint="completions"})") == 1;
   }));
