@@ -110,7 +110,7 @@ bool IntegerAt(GgufType type, const std::byte* at, int64_t& value) {
       value = LoadAt<uint8_t>(at);
       return true;
     case GgufType::kI8:
-      value = LoadAt<int8_t>(at);
+      value = LoadAt<int8_t>(at);  // NOLINT(bugprone-signed-char-misuse): a number, not text
       return true;
     case GgufType::kU16:
       value = LoadAt<uint16_t>(at);

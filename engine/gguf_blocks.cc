@@ -74,24 +74,24 @@ const TensorType* FindTensorType(uint32_t id) {
   return found == std::end(kTypes) ? nullptr : found;
 }
 
-void UnpackQuantisedRow(const TensorType& type, const std::byte* row, int32_t cols, uint8_t* q,
-                        float* scale, float* minimum) {
+void UnpackQuantisedRow(const TensorType& type, const std::byte* row, int32_t cols,
+                        const QuantisedRow& out) {
   PD_CHECK(type.id == kQ4_0 || type.id == kQ4_1 || type.id == kQ8_0);
   for (int32_t block = 0; block < cols / kBlockCols; ++block) {
     const std::byte* at = row + size_t(block) * type.block_bytes;
-    uint8_t* out = q + size_t(block) * kBlockCols;
+    uint8_t* q = out.q + size_t(block) * kBlockCols;
     const float d = HalfAt(at);
-    scale[block] = d;
+    out.scale[block] = d;
     if (type.id == kQ4_0) {  // (q - 8) * d; the product is exact
-      minimum[block] = -8.0f * d;
-      UnpackNibbles(at + 2, out);
+      out.minimum[block] = -8.0f * d;
+      UnpackNibbles(at + 2, q);
     } else if (type.id == kQ4_1) {  // q * d + m
-      minimum[block] = HalfAt(at + 2);
-      UnpackNibbles(at + 4, out);
+      out.minimum[block] = HalfAt(at + 2);
+      UnpackNibbles(at + 4, q);
     } else {  // signed bytes, moved up by 128
-      minimum[block] = -128.0f * d;
+      out.minimum[block] = -128.0f * d;
       for (int i = 0; i < kBlockCols; ++i) {
-        out[i] = std::to_integer<uint8_t>(at[2 + i]) ^ uint8_t { 0x80 };
+        q[i] = std::to_integer<uint8_t>(at[2 + i]) ^ uint8_t { 0x80 };
       }
     }
   }

@@ -26,10 +26,15 @@ struct TensorType {
 /// Null: no such type, or one that was removed from the format.
 const TensorType* FindTensorType(uint32_t id);
 
-/// One row of a type packed as kU4 or kU8: q[cols], scale and minimum [cols / kBlockCols], so that
-/// value = scale * q + minimum.
-void UnpackQuantisedRow(const TensorType& type, const std::byte* row, int32_t cols, uint8_t* q,
-                        float* scale, float* minimum);
+/// A row as kU4 and kU8 hold it: value = scale * q + minimum.
+struct QuantisedRow {
+  uint8_t* q;      // [cols]
+  float* scale;    // [cols / kBlockCols]
+  float* minimum;  // [cols / kBlockCols]
+};
+/// One row of a type packed as kU4 or kU8.
+void UnpackQuantisedRow(const TensorType& type, const std::byte* row, int32_t cols,
+                        const QuantisedRow& out);
 /// One row of a type packed as kBf16 or kFp32: values[cols].
 void UnpackFloatRow(const TensorType& type, const std::byte* row, int32_t cols, float* values);
 

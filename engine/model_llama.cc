@@ -75,9 +75,7 @@ absl::Status RefuseUnknown(const Gguf& gguf) {
   if (!causal) return Fault("attention that is not causal is not supported");
   ASSIGN_OR_RETURN(const std::string_view scaling, gguf.String("llama.rope.scaling.type", "none"));
   if (scaling == "none") return absl::OkStatus();
-  return Fault("rope scaling '",
-               absl::string_view(scaling.data(), std::min<size_t>(scaling.size(), 64)),
-               "' is not supported");
+  return Fault("rope scaling '", std::string(scaling.substr(0, 64)), "' is not supported");
 }
 
 absl::Status ReadHeads(const Gguf& gguf, Dimensions& dims) {

@@ -54,8 +54,8 @@ class TilePacker {
       minimum_.assign(kTileRows * blocks, 0);
       for (int32_t row = 0; row < rows; ++row) {
         UnpackQuantisedRow(type, source + row * row_bytes, matrix.cols,
-                           q_.data() + size_t(row) * matrix.cols, scale_.data() + row * blocks,
-                           minimum_.data() + row * blocks);
+                           {q_.data() + size_t(row) * matrix.cols, scale_.data() + row * blocks,
+                            minimum_.data() + row * blocks});
       }
       PackQuantisedTile(matrix.packing, matrix.cols, {q_.data(), scale_.data(), minimum_.data()},
                         out);
@@ -101,7 +101,7 @@ AlignedMemory::~AlignedMemory() {
   if (data_ != nullptr) munmap(data_, size_bytes_);
 }
 
-absl::StatusOr<const GgufTensor*> WeightPlan::Take(const std::string& name) {
+absl::StatusOr<WeightPlan::Taken> WeightPlan::Take(const std::string& name) {
   const GgufTensor* tensor = gguf_.FindTensor(name);
   if (tensor == nullptr) return Fault("tensor '", name, "' is missing");
   const TensorType& type = *tensor->type;
@@ -111,7 +111,7 @@ absl::StatusOr<const GgufTensor*> WeightPlan::Take(const std::string& name) {
                  ", which is not supported (F32, F16, BF16, Q4_0, Q4_1 and Q8_0 are)");
   }
   taken_.insert(tensor->name);
-  return tensor;
+  return Taken{tensor, *type.packing};
 }
 
 void WeightPlan::Add(Entry entry, size_t size_bytes) {
@@ -122,20 +122,22 @@ void WeightPlan::Add(Entry entry, size_t size_bytes) {
 
 absl::Status WeightPlan::Matrix(const std::string& name, int64_t rows, int64_t cols,
                                 PackedMatrix* target) {
-  ASSIGN_OR_RETURN(const GgufTensor* tensor, Take(name));
+  ASSIGN_OR_RETURN(const Taken taken, Take(name));
+  const GgufTensor* tensor = taken.tensor;
   if (rows < 1 || cols < 1 || rows > std::numeric_limits<int32_t>::max() - kTileRows ||
       cols > std::numeric_limits<int32_t>::max() || tensor->num_dims > 2 ||
       tensor->rows() != uint64_t(rows) || tensor->cols() != uint64_t(cols)) {
     return Fault("tensor '", name, "' has the shape [", tensor->cols(), ", ", tensor->rows(),
                  tensor->num_dims > 2 ? ", ..." : "", "], not [", cols, ", ", rows, "]");
   }
-  *target = {*tensor->type->packing, int32_t(rows), int32_t(cols), nullptr};
+  *target = {taken.packing, int32_t(rows), int32_t(cols), nullptr};
   Add({tensor, target, nullptr}, PackedBytes(target->packing, target->rows, target->cols));
   return absl::OkStatus();
 }
 
 absl::Status WeightPlan::Vector(const std::string& name, int64_t size, const float** target) {
-  ASSIGN_OR_RETURN(const GgufTensor* tensor, Take(name));
+  ASSIGN_OR_RETURN(const Taken taken, Take(name));
+  const GgufTensor* tensor = taken.tensor;
   if (tensor->rows() != 1 || tensor->cols() != uint64_t(size)) {
     return Fault("tensor '", name, "' has ", tensor->rows(), " rows of ", tensor->cols(),
                  " values, not one of ", size);

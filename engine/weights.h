@@ -65,7 +65,11 @@ class WeightPlan {
     const float** vector = nullptr;
     size_t offset = 0;
   };
-  absl::StatusOr<const GgufTensor*> Take(const std::string& name);
+  struct Taken {
+    const GgufTensor* tensor;
+    Packing packing;
+  };
+  absl::StatusOr<Taken> Take(const std::string& name);
   void Add(Entry entry, size_t size_bytes);
 
   const Gguf& gguf_;

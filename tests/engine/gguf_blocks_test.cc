@@ -48,7 +48,7 @@ class GgufBlocksTest : public ::testing::TestWithParam<const char*> {
       std::vector<uint8_t> q(kCols);
       std::vector<float> scale(kCols / kBlockCols);
       std::vector<float> minimum(kCols / kBlockCols);
-      UnpackQuantisedRow(*tensor_.type, from, kCols, q.data(), scale.data(), minimum.data());
+      UnpackQuantisedRow(*tensor_.type, from, kCols, {q.data(), scale.data(), minimum.data()});
       for (int32_t k = 0; k < kCols; ++k) {
         to[k] = scale[k / kBlockCols] * float(q[k]) + minimum[k / kBlockCols];
       }

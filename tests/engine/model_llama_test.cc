@@ -54,13 +54,17 @@ std::vector<float> DecodeFloats(const Json& json) {
   return values;
 }
 
+std::vector<Json> Prompts() {
+  return Json::parse(ReadFile(TestData("gguf/reference.json")))["prompts"].get<std::vector<Json>>();
+}
+
 class TinyLlamaTest : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isas, TinyLlamaTest, ::testing::ValuesIn(RunnableIsas()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(TinyLlamaTest, Fp32LogitsEqualTheRecordedOnes) {
   const auto model = MustLoad(Tiny(GetParam(), "fp32"));
-  for (const Json& prompt : Json::parse(ReadFile(TestData("gguf/reference.json")))["prompts"]) {
+  for (const Json& prompt : Prompts()) {
     const auto tokens = Tokens(prompt["ids"].get<std::vector<uint32_t>>());
     const std::vector<float> wanted = DecodeFloats(prompt["logits"]);
     ModelRunner runner(*model, 1, 128);
@@ -73,7 +77,7 @@ TEST_P(TinyLlamaTest, Fp32LogitsEqualTheRecordedOnes) {
 
 TEST_P(TinyLlamaTest, Fp32GreedyTokensEqualTheRecordedOnes) {
   const auto model = MustLoad(Tiny(GetParam(), "fp32"));
-  for (const Json& prompt : Json::parse(ReadFile(TestData("gguf/reference.json")))["prompts"]) {
+  for (const Json& prompt : Prompts()) {
     const auto wanted = prompt["greedy"]["ids"].get<std::vector<uint32_t>>();
     ModelRunner runner(*model, 1, 128);
     std::vector<float> logits =
