@@ -101,7 +101,6 @@ class FaultTransport final : public kvtransfer::Transport, private kvtransfer::T
   bool Chance(double probability) {
     return probability > 0 && std::uniform_real_distribution<>(0, 1)(random_) < probability;
   }
-
   int Copies() { return Chance(plan_.duplicate) ? 2 : 1; }
 
   void Forward(LinkId link, const kvtransfer::Message& message, int copies) {
