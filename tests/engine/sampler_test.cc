@@ -105,7 +105,7 @@ TEST(SamplerTest, TopKAndTopPLeaveWhatAWholeSortLeaves) {
     const SamplingSettings settings{1.3f, top_p, top_k, 3, 0};
     std::vector<uint32_t> wanted = Allowed(logits, settings);
     std::sort(wanted.begin(), wanted.end());
-    const auto shares = Shares(logits, settings, 60000);
+    const auto shares = Shares(logits, settings, 20000);
     std::vector<uint32_t> seen;
     for (uint32_t i = 0; i < shares.size(); ++i) {
       if (shares[i] > 0) seen.push_back(i);
