@@ -17,7 +17,9 @@
 #include "common/metrics.h"
 #include "common/status_macros.h"
 #include "engine/model.h"
+#include "fmt/format.h"
 #include "node/node.h"
+#include "router/policy.h"
 #include "router/router.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
@@ -205,6 +207,12 @@ int main(int argc, char** argv) {
   if (!line.text.empty()) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
+  }
+  // The options know no policy by name: the router's list of variants does.
+  if (pdserve::router::MakePolicy(line.config.policy) == nullptr) {
+    fmt::print(stderr, "pdserve: --policy={}: want one of {}\n", line.config.policy,
+               fmt::join(pdserve::router::PolicyNames(), ", "));
+    return 2;
   }
   return pdserve::Run(line.config);
 }
