@@ -15,6 +15,8 @@ using engine::Outcome;
 using engine::Owner;
 
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
+// The peer is told the deadline in whole milliseconds from receipt: it may be over there first.
+constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -97,8 +99,9 @@ void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRe
   const absl::Status status = commit.ok() ? CheckCommit(*attempt, *commit) : commit.status();
   if (!status.ok()) {
     // Where the prefill node gave the hand-over up, it tells the router itself how the attempt
-    // ended: often well, with its first token.
-    const bool is_given_up = absl::IsAborted(commit.status());
+    // ended: often well, with its first token. Not at the deadline, which both count.
+    const bool is_given_up =
+        absl::IsAborted(commit.status()) && now + kDeadlineSlack < attempt->sequence.deadline;
     End(*attempt, is_given_up ? Outcome::kCancelled : Outcome::kFailed,
         absl::StrCat("hand-over: ", status.message()));
     return;

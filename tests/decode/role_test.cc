@@ -84,6 +84,16 @@ TEST_F(DecodeRoleTest, AHandOverThatThePrefillNodeGaveUpIsNotAFailureHere) {
   EXPECT_TRUE(rig_.AllFree());
 }
 
+TEST_F(DecodeRoleTest, AHandOverGivenUpAtTheDeadlineIsAFailure) {
+  Generation generation = MakeGeneration(1, 40, 3);
+  generation.deadline = absl::Seconds(1);
+  Begin(generation);
+  rig_.Turn();
+  clock_.Advance(absl::Milliseconds(999));
+  End(1, absl::AbortedError("no offer has this ticket"));
+  EXPECT_EQ(OutcomeOf(1), Outcome::kFailed);
+}
+
 TEST_F(DecodeRoleTest, ACommitThatDoesNotFitTheAttemptIsAFailure) {
   for (const CommitRecord& commit :
        {Commit(39, 7), Commit(41, 7), Commit(0, 7), Commit(40, FakeModel::kVocab)}) {
