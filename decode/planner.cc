@@ -34,8 +34,9 @@ class Planning {
     }
     const auto most = static_cast<size_t>(std::max(std::min(state_.max_batch, budget_), 0));
     if (ready.size() > most) {
-      std::stable_sort(ready.begin(), ready.end(), [&](size_t a, size_t b) {
-        return state_.running[a].last_step < state_.running[b].last_step;
+      std::sort(ready.begin(), ready.end(), [&](size_t a, size_t b) {
+        return std::pair(state_.running[a].last_step, a) <
+               std::pair(state_.running[b].last_step, b);
       });
       ready.resize(most);
       std::sort(ready.begin(), ready.end());

@@ -36,7 +36,7 @@ absl::Status Role::Admit(const Request& request, absl::Time now) {
   auto attempt = std::make_unique<Attempt>();
   ASSIGN_OR_RETURN(attempt->sequence,
                    engine::MakeSequence(request.generation, options_.limits, now));
-  ASSIGN_OR_RETURN(attempt->ticket, engine::MakeTicket(request.ticket));
+  ASSIGN_OR_RETURN(const Ticket ticket, engine::MakeTicket(request.ticket));
   if (request.peer_address.empty()) {
     return absl::InvalidArgumentError("the prefill node's transfer address is empty");
   }
@@ -47,14 +47,14 @@ absl::Status Role::Admit(const Request& request, absl::Time now) {
                                                    " tokens, the pool holds ",
                                                    options_.limits.pool_tokens));
   }
-  if (attempts_.Find(*attempt->ticket) != nullptr || strip_.contains(*attempt->ticket)) {
+  if (attempts_.Find(ticket) != nullptr || strip_.contains(ticket)) {
     return absl::AlreadyExistsError("the ticket is in use");
   }
   const auto tokens = static_cast<int32_t>(sequence.tokens.size());
   attempt->needed_blocks = (tokens + options_.block_tokens - 1) / options_.block_tokens;
   attempt->order = next_order_++;
-  attempt->source = {*attempt->ticket, request.peer_address, request.peer_incarnation,
-                     sequence.deadline};
+  attempt->ticket = ticket;
+  attempt->source = {ticket, request.peer_address, request.peer_incarnation, sequence.deadline};
   waiting_.push_back(attempts_.Add(std::move(attempt)));
   sink_->Accepted(request.generation.key);
   return absl::OkStatus();
@@ -217,7 +217,7 @@ bool Role::EndIfFinished(Attempt& attempt, absl::Time now) {
 
 void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
   if (attempt.state == Attempt::State::kLanding) {
-    strip_.Cancel(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
+    strip_.Cancel(attempt.source.ticket, error.empty() ? "the attempt has ended" : error);
   }
   pool_->Release(attempt.sequence.blocks, Owner::kSequence);
   sink_->Finished(

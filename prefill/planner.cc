@@ -1,6 +1,7 @@
 #include "prefill/planner.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pdserve::prefill {
 namespace {
@@ -38,8 +39,9 @@ PromptPlan PlanPrompts(const PromptState& state) {
     return given;
   };
   std::vector<size_t> shortest = ready;
-  std::stable_sort(shortest.begin(), shortest.end(), [&](size_t a, size_t b) {
-    return state.prompts[a].uncomputed_tokens < state.prompts[b].uncomputed_tokens;
+  std::sort(shortest.begin(), shortest.end(), [&](size_t a, size_t b) {
+    return std::pair(state.prompts[a].uncomputed_tokens, a) <
+           std::pair(state.prompts[b].uncomputed_tokens, b);
   });
   int32_t half = budget / 2;
   for (size_t prompt : shortest) half -= give(prompt, half);

@@ -60,9 +60,10 @@ absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attemp
   const auto tokens = static_cast<int64_t>(attempt->sequence.tokens.size());
   attempt->needed_blocks = BlocksFor(tokens, options_.block_tokens);
   if (request.mode == Mode::kHandOver) {
-    ASSIGN_OR_RETURN(attempt->ticket, engine::MakeTicket(request.ticket));
-    RETURN_IF_ERROR(shipper_.Offer({*attempt->ticket, static_cast<uint32_t>(attempt->needed_blocks),
-                                    attempt->sequence.deadline}));
+    ASSIGN_OR_RETURN(const Ticket ticket, engine::MakeTicket(request.ticket));
+    attempt->ticket = ticket;
+    RETURN_IF_ERROR(shipper_.Offer(
+        {ticket, static_cast<uint32_t>(attempt->needed_blocks), attempt->sequence.deadline}));
   }
   Attempt* added = attempts_.Add(std::move(attempt));
   queue_.push_back(added);
@@ -152,20 +153,20 @@ void Role::OnFirstToken(Attempt& attempt, TokenId token, absl::Time now) {
   if (finish != engine::Finish::kNone) {
     End(attempt, finish == engine::Finish::kStop ? Outcome::kStop : Outcome::kLength, "");
   } else if (attempt.ticket) {
-    HandOver(attempt, token);
+    HandOver(attempt, *attempt.ticket, token);
   } else {
     MoveToDecode(attempt);
   }
 }
 
-void Role::HandOver(Attempt& attempt, TokenId token) {
+void Role::HandOver(Attempt& attempt, Ticket ticket, TokenId token) {
   engine::Sequence& sequence = attempt.sequence;
-  shipper_.Ship(*attempt.ticket, sequence.blocks, sequence.blocks.size());
-  shipper_.Commit(*attempt.ticket, {.num_tokens = static_cast<uint32_t>(sequence.computed),
-                                    .first_token = token,
-                                    .sampler_state = "",
-                                    .queue_time = attempt.times.queue,
-                                    .prefill_time = attempt.times.prefill});
+  shipper_.Ship(ticket, sequence.blocks, sequence.blocks.size());
+  shipper_.Commit(ticket, {.num_tokens = static_cast<uint32_t>(sequence.computed),
+                           .first_token = token,
+                           .sampler_state = "",
+                           .queue_time = attempt.times.queue,
+                           .prefill_time = attempt.times.prefill});
   pool_->Release(sequence.blocks, Owner::kSequence);
   sequence.blocks.clear();
   attempt.state = Attempt::State::kTransferring;
@@ -181,7 +182,8 @@ void Role::MoveToDecode(Attempt& attempt) {
 }
 
 void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
-  if (attempt.ticket) shipper_.Withdraw(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
+  if (attempt.ticket)
+    shipper_.Withdraw(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
   pool_->Release(attempt.sequence.blocks, Owner::kSequence);
   attempt.sequence.blocks.clear();
   sink_->Finished(

@@ -92,7 +92,7 @@ class Role final : public engine::StepClient {
   absl::Status Admit(const Request& request, std::unique_ptr<Attempt> attempt);
   std::vector<PromptView> Views() const;
   void OnFirstToken(Attempt& attempt, TokenId token, absl::Time now);
-  void HandOver(Attempt& attempt, TokenId token);
+  void HandOver(Attempt& attempt, Ticket ticket, TokenId token);
   void MoveToDecode(Attempt& attempt);
   void End(Attempt& attempt, engine::Outcome outcome, const std::string& error);
   void Forget(Attempt& attempt);
