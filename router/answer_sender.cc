@@ -12,8 +12,6 @@ namespace {
 constexpr int kClientLeft = 499;
 // Until the first token, and no longer, a failure can still be a status code.
 constexpr absl::Duration kHoldHeaders = absl::Seconds(5);
-// What a slow reader may leave in our buffer, beyond the kernel's.
-constexpr size_t kMaxUnsentBytes = 1 << 20;
 
 std::string FinishReason(const Lane& lane) {
   if (lane.text.matched() || lane.choice.ending() == Ending::kStop) return "stop";
@@ -144,9 +142,10 @@ asio::awaitable<int> AnswerSender::SendStream(const Clock& clock, absl::Duration
   int status = kClientLeft;
   while (Pump(clock.Now(), &status) == Step::kGoOn) {
     const absl::Time next = exchange_.has_started() ? ping_at_ : hold_until_;
-    co_await exchange_.event().Wait(std::min(next, dispatch_->deadline()));
+    const absl::Time deadline = std::min(next, dispatch_->deadline());
+    co_await exchange_.event().Wait(std::min(deadline, exchange_.stuck_at()));
     if (exchange_.client_left()) co_return kClientLeft;
-    if (exchange_.unsent_bytes() > kMaxUnsentBytes) {
+    if (clock.Now() >= exchange_.stuck_at()) {
       exchange_.Drop();
       co_return kClientLeft;
     }

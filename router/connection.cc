@@ -19,6 +19,12 @@ namespace {
 
 // Pipelined bytes that wait while a request is served, beyond one header.
 constexpr size_t kReadAheadBytes = 64 << 10;
+// What a slow reader may leave with us: above the first for a moment, above the second not at all.
+constexpr size_t kMaxUnsentBytes = 1 << 20;
+constexpr size_t kFarTooManyBytes = 64 << 20;
+constexpr absl::Duration kMoment = absl::Seconds(1);
+// Else the kernel takes megabytes for a reader that is slow, before we notice.
+constexpr int kKernelBufferBytes = 256 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr size_t kLongestRequestId = 128;
 
@@ -81,6 +87,7 @@ Connection::Connection(HttpServer* server, asio::ip::tcp::socket socket)
       incoming_(static_cast<size_t>(server->options().max_header_bytes) + kReadAheadBytes) {
   boost::system::error_code ignored;
   Ignore(socket_.set_option(asio::ip::tcp::no_delay(true), ignored));
+  Ignore(socket_.set_option(asio::socket_base::send_buffer_size(kKernelBufferBytes), ignored));
 }
 
 Connection::~Connection() { server_->Forget(this); }
@@ -113,6 +120,11 @@ void Connection::Write(std::string_view bytes) {
   if (unsent_bytes() == 0) progress_at_ = server_->clock()->Now();
   pending_.append(bytes);
   if (!is_writing_) StartWrite();
+}
+
+absl::Time Connection::stuck_at() const {
+  if (unsent_bytes() <= kMaxUnsentBytes) return absl::InfiniteFuture();
+  return unsent_bytes() > kFarTooManyBytes ? absl::InfinitePast() : progress_at_ + kMoment;
 }
 
 void Connection::StartWrite() {

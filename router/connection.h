@@ -35,7 +35,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   Event& event() { return event_; }
   boost::asio::any_io_executor strand() { return socket_.get_executor(); }
   bool peer_left() const { return has_ended_ || has_peer_shut_; }
-  size_t unsent_bytes() const { return sending_.size() - sent_ + pending_.size(); }
+  absl::Time stuck_at() const;
   void Write(std::string_view bytes);
   /// Until all is sent; false: it never will be.
   boost::asio::awaitable<bool> Flush();
@@ -53,6 +53,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   /// Waits for more bytes. False: the peer has ended, or the time is over.
   boost::asio::awaitable<bool> Fill(absl::Time deadline);
   boost::asio::awaitable<void> Linger();
+  size_t unsent_bytes() const { return sending_.size() - sent_ + pending_.size(); }
   void StartRead();
   void StartWrite();
 

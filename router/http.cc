@@ -76,7 +76,7 @@ Exchange::Exchange(Connection& connection, HttpRequest request, std::optional<Ap
 bool Exchange::client_left() const { return connection_.peer_left(); }
 Event& Exchange::event() { return connection_.event(); }
 asio::any_io_executor Exchange::strand() { return connection_.strand(); }
-size_t Exchange::unsent_bytes() const { return connection_.unsent_bytes(); }
+absl::Time Exchange::stuck_at() const { return connection_.stuck_at(); }
 void Exchange::Drop() { connection_.Drop(); }
 asio::awaitable<bool> Exchange::Flush() { return connection_.Flush(); }
 

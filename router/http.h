@@ -52,7 +52,7 @@ struct Answer {
 Answer AnswerFrom(const ApiError& error);
 
 /// One request and its answer: a whole one, or a stream of server-sent events. Nothing here blocks:
-/// bytes wait in the connection's buffer, and `unsent_bytes` is for the handler to bound.
+/// bytes wait in the connection's buffer, and `stuck_at` says when the handler has to give up.
 class Exchange {
  public:
   Exchange(Connection& connection, HttpRequest request, std::optional<ApiError> broken);
@@ -73,7 +73,9 @@ class Exchange {
   void Send(std::string_view events);
   /// must_close: an error event was the last.
   void EndStream(bool must_close);
-  size_t unsent_bytes() const;
+  /// When the client counts as too slow: it leaves more unread than the kernel's buffer and ours
+  /// hold, and takes none of it. Infinite while it keeps up.
+  absl::Time stuck_at() const;
   /// Until all is with the kernel; false: it never will be.
   boost::asio::awaitable<bool> Flush();
   /// Closes the connection at once; the client sees a reset.

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
@@ -123,6 +124,7 @@ TokensArrived TokensFrom(const v1::AttemptTokens& tokens) {
 Session::Session(SessionOptions options, boost::asio::io_context& io, SessionListener* listener,
                  Metrics* metrics, const Clock* clock)
     : options_(std::move(options)),
+      io_(io),
       listener_(listener),
       metrics_(metrics),
       clock_(clock),
@@ -146,12 +148,29 @@ void Session::Close() {
     stream = stream_;
   }
   if (stream != nullptr) stream->Cancel();
+  stream.reset();
   MutexLock lock(&mutex_);
   while (open_streams_ > 0 || ticks_running_ > 0) closed_.WaitFor(mutex_, absl::Seconds(1));
 }
 
+// Whoever lets go of a stream last, it ends on a thread of ours: it may hold the last reference to
+// the channel, and gRPC must not be torn down by a thread of its own.
+std::shared_ptr<Session::Stream> Session::NewStream() {
+  {
+    MutexLock lock(&mutex_);
+    ++open_streams_;
+  }
+  return {new Stream(shared_from_this()), [this](Stream* stream) {
+            boost::asio::post(io_, [stream] {
+              const std::shared_ptr<Session> session = stream->session();
+              delete stream;
+              session->OnStreamGone();
+            });
+          }};
+}
+
 void Session::Dial() {
-  auto stream = std::make_shared<Stream>(shared_from_this());
+  const auto stream = NewStream();
   v1::RouterMessage hello;
   hello.mutable_hello()->set_protocol_major(kProtocolMajor);
   hello.mutable_hello()->set_router_id(options_.router_id);
@@ -161,7 +180,6 @@ void Session::Dial() {
     MutexLock lock(&mutex_);
     if (is_closing_ || stream_ != nullptr) return;
     stream_ = stream;
-    ++open_streams_;
     last_heard_ = clock_->Now();
   }
   stream->Begin(*stub_, std::move(hello));
@@ -249,8 +267,7 @@ void Session::OnLegEnd(NodeEvent event) {
   if (sink != nullptr) sink->OnNodeEvent(std::move(event));
 }
 
-void Session::OnStreamDone(const Stream* stream, const std::string& why) {
-  Lose(stream, why);
+void Session::OnStreamGone() {
   MutexLock lock(&mutex_);
   --open_streams_;
   closed_.NotifyAll();

@@ -60,7 +60,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   ~Session();
 
   void Open();
-  /// Ends the stream and waits for gRPC to let go of it. After it nobody is called any more.
+  /// Ends the stream and waits until it is gone; the io_context must be running. After it nobody is
+  /// called any more.
   void Close();
 
   /// False: no session now, or its queue is full; the sink then gets nothing. Both legs of an
@@ -83,11 +84,12 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool Start(AttemptId attempt, v1::RouterMessage message, std::shared_ptr<AttemptSink> sink);
   void SendCancel(AttemptId attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial();
+  std::shared_ptr<Stream> NewStream();
   void OnMessage(const Stream* stream, v1::NodeMessage& message);
   void OnHello(const Stream* stream, v1::NodeHello& hello);
   void OnTokens(const v1::Tokens& tokens);
   void OnLegEnd(NodeEvent event);
-  void OnStreamDone(const Stream* stream, const std::string& why);
+  void OnStreamGone();
   /// The session is over for everybody; the stream itself may still be winding up.
   void Lose(const Stream* stream, const std::string& why);
   bool IsCurrent(const Stream* stream);
@@ -96,6 +98,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   void SweepLate(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SessionOptions options_;
+  boost::asio::io_context& io_;
   SessionListener* const listener_;
   Metrics* const metrics_;
   const Clock* const clock_;

@@ -44,6 +44,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::RouterMessage, 
   }
 
   void Cancel() { context_.TryCancel(); }
+  const std::shared_ptr<Session>& session() const { return session_; }
 
   void OnReadDone(bool ok) override {
     if (ok) {
@@ -68,7 +69,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::RouterMessage, 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<Stream> self = std::move(self_);
     const std::string why = status.error_message();
-    session_->OnStreamDone(this, why.empty() ? "it ended the session" : why);
+    session_->Lose(this, why.empty() ? "it ended the session" : why);
   }
 
  private:

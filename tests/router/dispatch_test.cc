@@ -226,20 +226,21 @@ TEST_F(DispatchTest, CancelsThatAreNotAcknowledgedAreCounted) {
 
 TEST_F(DispatchTest, SlowReaderIsDroppedAndItsAttemptsCancelled) {
   MockNodeOptions both;
+  both.is_automatic = false;
   both.max_context_tokens = 1'000'000;
-  both.tokens_in_message = 10'000;
-  both.output = [](const v1::Generation& generation) {
-    return std::vector<uint32_t>(generation.max_tokens(), 0x1f);  // \u001f, six bytes in JSON
-  };
   rig_.Add(both);
   rig_.Start();
   HttpClient client(rig_.address(), /*receive_buffer_bytes=*/4096);
   client.Post("/v1/completions",
-              CompletionBody(600'000, R"("stream":true,"return_token_ids":true)"));
+              CompletionBody(900'000, R"("stream":true,"return_token_ids":true)"));
+  const uint64_t attempt = rig_.nodes[0]->NextPrefill().attempt();
+  const std::vector<uint32_t> tokens(10'000, 0x1f);  // \u001f, six bytes in JSON
+  for (uint32_t i = 0; i < 60; ++i) rig_.nodes[0]->SendTokens(attempt, i * 10'000, tokens);
+  EXPECT_EQ(rig_.nodes[0]->NextCancel(), attempt);
+  EXPECT_TRUE(IsQuiet());
   EXPECT_TRUE(Eventually([&] {
     return rig_.Metric(R"(pdserve_requests_total{code="499",endpoint="completions"})") == 1;
   }));
-  EXPECT_TRUE(IsQuiet());
 }
 
 TEST_F(DispatchTest, MoreRequestsThanTheLimitAreRefusedAtOnce) {
