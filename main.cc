@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -70,7 +71,9 @@ node::NodeOptions NodeOptionsFrom(const Config& config, Role role) {
   options.pump = PumpOptionsFrom(config);
   options.heartbeat_interval = config.heartbeat_interval;
   options.peer_timeout = config.peer_timeout;
-  options.model_name = config.model_name;
+  options.model_name = config.model_name.empty()
+                           ? std::filesystem::path(config.model).stem().string()
+                           : config.model_name;
   return options;
 }
 

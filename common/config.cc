@@ -108,7 +108,7 @@ std::string HelpText() {
   return text;
 }
 
-CommandLine Refuse(std::string line) {
+CommandLine Refuse(const std::string& line) {
   CommandLine result;
   result.text = absl::StrCat("pdserve: ", line, "\n");
   result.exit_code = 2;

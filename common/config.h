@@ -24,7 +24,7 @@
   X(Text, node_id, "", "", "", "name of this node in metrics and logs; default role@listen")            \
   /* model and engine */                                                                                \
   X(Text, model, "", "", "", "path of the model file (GGUF)")                                           \
-  X(Text, model_name, "", "", "", "name under which the model is served; default from the file")        \
+  X(Text, model_name, "", "", "", "name under which the model is served; default the file name without its ending")        \
   X(Text, isa, "auto", "auto|portable|avx2|avx512", "", "kernels' instruction set; auto takes the best that works") \
   X(Text, activations, "int8", "int8|fp32", "", "activations in products with quantised weights: int8 is fast, fp32 is exact") \
   X(Text, kv_dtype, "auto", "auto|bf16|fp32", "", "type of the cache; auto is bf16, and fp32 with fp32 activations") \
@@ -72,7 +72,7 @@ struct Config {
   using Integer = int64_t;
   using Time = absl::Duration;
   Role role = Role::kAll;
-#define PD_FIELD(type, name, standard, low, high, help) type name = standard;
+#define PD_FIELD(type, name, standard, low, high, help) type name{standard};
   PD_OPTIONS(PD_FIELD)
 #undef PD_FIELD
 

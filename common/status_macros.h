@@ -12,6 +12,7 @@
     if (absl::Status pd_status = (expression); !pd_status.ok()) return pd_status; \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a name and a declaration take none.
 #define PD_STATUS_CONCAT_INNER(a, b) a##b
 #define PD_STATUS_CONCAT(a, b) PD_STATUS_CONCAT_INNER(a, b)
 #define ASSIGN_OR_RETURN(target, expression) \
@@ -20,5 +21,6 @@
   auto name = (expression);                              \
   if (!name.ok()) return std::move(name).status();       \
   target = *std::move(name)
+// NOLINTEND(bugprone-macro-parentheses)
 
 #endif  // PDSERVE_COMMON_STATUS_MACROS_H_
