@@ -93,6 +93,7 @@ absl::Status Role::CheckCommit(const Attempt& attempt,
 void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRecord>& commit,
                         const kvtransfer::TransferStats& stats, absl::Time now) {
   strip_.Ended(ticket);  // the fence has been passed
+  stalled_since_.reset();
   Attempt* attempt = attempts_.Find(ticket);
   if (attempt == nullptr || attempt->state != Attempt::State::kLanding) return;
   attempt->times.transfer_bytes = stats.bytes;
@@ -122,6 +123,7 @@ void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRe
 
 void Role::Run(Attempt& attempt) {
   attempt.state = Attempt::State::kRunning;
+  std::erase(landing_, &attempt);
   const auto place =
       std::upper_bound(running_.begin(), running_.end(), &attempt,
                        [](const Attempt* a, const Attempt* b) { return a->order < b->order; });
@@ -139,10 +141,9 @@ DecodePlan Role::MakePlan(const engine::Plan& plan) const {
   std::vector<int32_t> waiting;
   waiting.reserve(waiting_.size());
   for (const Attempt* attempt : waiting_) waiting.push_back(attempt->needed_blocks);
-  const size_t landing = attempts_.size() - waiting_.size() - running_.size();
   return PlanDecode({.running = running,
                      .waiting = waiting,
-                     .landing = static_cast<int32_t>(landing),
+                     .landing = static_cast<int32_t>(landing_.size()),
                      .free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0),
                      .block_tokens = options_.block_tokens,
                      .max_batch = options_.max_batch,
@@ -159,6 +160,28 @@ void Role::AddWork(absl::Time now, engine::Plan& plan) {
   for (const Row& row : decode.rows) AddRow(*running_[row.running], row, now, plan);
   Land(decode.num_landings);
   plan.reserved_blocks += decode.reserved_blocks;
+  BreakStall(now);
+}
+
+absl::Time Role::NextDeadline() const {
+  const absl::Time next = attempts_.NextDeadline();
+  return stalled_since_ ? std::min(next, *stalled_since_ + options_.stall_timeout) : next;
+}
+
+void Role::BreakStall(absl::Time now) {
+  if (waiting_.empty() || landing_.empty() || !running_.empty()) {
+    stalled_since_.reset();
+    return;
+  }
+  if (!stalled_since_) stalled_since_ = now;
+  if (now < *stalled_since_ + options_.stall_timeout) return;
+  stalled_since_.reset();
+  const int32_t wanted = waiting_.front()->needed_blocks;
+  for (int32_t given_up = 0; given_up < wanted && !landing_.empty();) {
+    given_up += landing_.back()->needed_blocks;
+    End(*landing_.back(), Outcome::kFailed,
+        "hand-over: nothing has come while others wait for its blocks");
+  }
 }
 
 void Role::Preempt(Attempt& attempt) {
@@ -188,6 +211,8 @@ void Role::Land(size_t count) {
     const absl::Status status = strip_.Fetch(attempt->source, attempt->sequence.blocks);
     if (status.ok()) {
       attempt->state = Attempt::State::kLanding;
+      landing_.push_back(attempt);
+      stalled_since_.reset();
     } else {
       End(*attempt, Outcome::kFailed, absl::StrCat("hand-over: ", status.message()));
     }
@@ -224,6 +249,7 @@ void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
       attempt.sequence.key(),
       {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()), attempt.times});
   std::erase(waiting_, &attempt);
+  std::erase(landing_, &attempt);
   std::erase(running_, &attempt);
   attempts_.Erase(&attempt);
 }

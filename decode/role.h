@@ -1,9 +1,9 @@
 // Decode attempts: wait for blocks, land the cache, decode, and give the tokens out. Owner: the
 // node; the step loop's thread.
-// Invariants: `waiting_` and `running_` are in order of arrival; a running sequence has all blocks
-// of its computed tokens, or none and nothing computed (preempted); a block that the pump may
-// write stays held for the transfer until the pump's event, whatever has become of its attempt;
-// each attempt ends by exactly one Finished.
+// Invariants: `waiting_`, `landing_` and `running_` are in order of arrival; a running sequence has
+// all blocks of its computed tokens, or none and nothing computed (preempted); a block that the
+// pump may write stays held for the transfer until the pump's event, whatever has become of its
+// attempt; each attempt ends by exactly one Finished.
 #ifndef PDSERVE_DECODE_ROLE_H_
 #define PDSERVE_DECODE_ROLE_H_
 
@@ -43,6 +43,11 @@ struct RoleOptions {
   std::vector<TokenId> end_tokens;  // sorted
   int32_t block_tokens = 0;
   int32_t max_batch = 0;
+  /// Nothing runs, landings hold the blocks that others wait for, and none of them ends: after this
+  /// time the youngest fail. Two nodes whose orders of arrival differ could else wait for each
+  /// other until a deadline: the prefill node's blocks hold what waits here, and ours what waits
+  /// there.
+  absl::Duration stall_timeout = absl::Seconds(30);
 };
 
 struct RoleStats {
@@ -72,7 +77,7 @@ class Role final : public engine::StepClient {
 
   void AddWork(absl::Time now, engine::Plan& plan) override;
   void OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) override;
-  absl::Time NextDeadline() const override { return attempts_.NextDeadline(); }
+  absl::Time NextDeadline() const override;
 
   RoleStats stats() const;
   /// Attempts in progress and fetches not yet ended.
@@ -100,6 +105,7 @@ class Role final : public engine::StepClient {
   void Preempt(Attempt& attempt);
   void AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan);
   void Land(size_t count);
+  void BreakStall(absl::Time now);
   bool EndIfFinished(Attempt& attempt, absl::Time now);
   void End(Attempt& attempt, engine::Outcome outcome, const std::string& error);
 
@@ -109,7 +115,9 @@ class Role final : public engine::StepClient {
   LandingStrip strip_;
   engine::AttemptTable<Attempt> attempts_;
   std::vector<Attempt*> waiting_;
+  std::vector<Attempt*> landing_;
   std::vector<Attempt*> running_;
+  std::optional<absl::Time> stalled_since_;
   uint64_t next_order_ = 0;
   uint64_t step_ = 0;
   uint64_t preemptions_ = 0;

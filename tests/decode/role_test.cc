@@ -147,6 +147,30 @@ TEST_F(DecodeRoleTest, WithoutBlocksAnAttemptWaitsInOrderUntilItsDeadline) {
   EXPECT_EQ(rig_.decode.stats().transferring, 2u);  // the third has its turn
 }
 
+TEST_F(DecodeRoleTest, LandingsThatStandStillGiveWayToWhoWaits) {
+  for (uint64_t id = 1; id <= 3; ++id) Begin(MakeGeneration(id, 90, 9));
+  Begin(MakeGeneration(4, 90, 9));
+  rig_.Turn();
+  ASSERT_EQ(rig_.decode.stats().transferring, 3u);
+  EXPECT_EQ(rig_.decode.NextDeadline(), clock_.Now() + absl::Seconds(30));
+  clock_.Advance(absl::Seconds(20));
+  End(1, absl::UnavailableError("the peer is lost"));  // progress of a kind: the fourth lands
+  rig_.Turn();
+  EXPECT_EQ(rig_.decode.stats().transferring, 3u);
+  Begin(MakeGeneration(5, 90, 9));
+  rig_.Turn();
+  clock_.Advance(absl::Seconds(29));
+  rig_.Turn();
+  EXPECT_EQ(rig_.decode.stats().waiting, 1u);
+  clock_.Advance(absl::Seconds(1));
+  rig_.Turn();
+  EXPECT_EQ(OutcomeOf(4), Outcome::kFailed);  // the youngest
+  EXPECT_FALSE(rig_.sink[2].ending.has_value());
+  fabric_.Run();
+  rig_.Turn();
+  EXPECT_EQ(rig_.decode.stats().waiting, 0u);
+}
+
 TEST_F(DecodeRoleTest, WhatCannotBeServedIsRefusedAndNothingIsHeld) {
   const std::vector<std::function<void(Request&)>> spoils = {
       [](Request& r) { r.generation.prompt.clear(); },

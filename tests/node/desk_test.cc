@@ -142,6 +142,7 @@ TEST(DeskTest, ManyThreadsOfRequestsAndCancelsEndWithEveryBlockFree) {
       std::this_thread::yield();
     }
   });
+  Mutex order;
   std::vector<std::thread> routers;
   for (uint64_t t = 0; t < kThreads; ++t) {
     routers.emplace_back([&, t] {
@@ -150,6 +151,7 @@ TEST(DeskTest, ManyThreadsOfRequestsAndCancelsEndWithEveryBlockFree) {
         const Generation generation =
             MakeGeneration(t * kEach + i, 1 + random() % 150, 1 + random() % 40);
         const uint64_t kind = random() % 4;
+        MutexLock lock(&order);  // both nodes hear of them in one order, as from one router
         p.Begin(
             PrefillOf(generation, kind == 0 ? prefill::Mode::kWhole : prefill::Mode::kHandOver));
         if (kind != 0) d.Begin(DecodeOf(generation));
