@@ -35,7 +35,11 @@ void FakeFabric::Run() {
     MutexLock lock(&mutex_);
     for (auto& [ticket, fetch] : fetches_) {
       const auto offer = offers_.find(ticket);
-      if (offer != offers_.end()) Move(offer->second, fetch);
+      if (offer != offers_.end()) {
+        Move(offer->second, fetch);
+      } else if (used_.contains(ticket) && !fetch.end) {
+        fetch.end = absl::AbortedError("the ticket was used before");
+      }
     }
     for (auto it = fetches_.begin(); it != fetches_.end();) {
       const auto current = it++;
@@ -59,6 +63,7 @@ void FakeFabric::Run() {
       events.emplace_back([to = offer.pump->events_, ticket = ticket, end = *offer.end] {
         to->OnOfferEnded(ticket, end, TransferStats{.bytes = 1});
       });
+      used_.insert(ticket);
       offers_.erase(current);
     }
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -61,6 +62,7 @@ class FakeFabric {
   mutable Mutex mutex_;
   std::map<Ticket, Offer> offers_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, Fetch> fetches_ ABSL_GUARDED_BY(mutex_);
+  std::set<Ticket> used_ ABSL_GUARDED_BY(mutex_);  // of offers that have ended
   bool corrupt_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
