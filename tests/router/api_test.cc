@@ -47,7 +47,7 @@ TEST_F(ApiTest, WholeChatAnswerHasTheOpenAiShape) {
   EXPECT_EQ(body["usage"]["total_tokens"], 23);
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
   EXPECT_FALSE(body["choices"][0].contains("token_ids"));
-  EXPECT_EQ(rig_.prefill().num_prefills(), 1u);
+  EXPECT_TRUE(Eventually([&] { return rig_.prefill().num_prefills() == 1; }));
   EXPECT_EQ(rig_.decode().num_decodes(), 1u);
 }
 
