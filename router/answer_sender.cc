@@ -78,6 +78,7 @@ asio::awaitable<int> AnswerSender::SendWhole(bool must_close) {
     answer = AnswerFrom(*error);
   } else {
     std::vector<ChoicePiece> pieces;
+    pieces.reserve(dispatch_->lanes().size());
     for (size_t i = 0; i < dispatch_->lanes().size(); ++i) pieces.push_back(TakePiece(i));
     answer.body = WholeAnswer(shape_, head_, pieces, CountUsage());
   }

@@ -15,6 +15,7 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxPrompts = 128;
+constexpr size_t kMaxRequestChoices = 128;  // prompts times n
 constexpr int64_t kDefaultCompletionTokens = 16;
 
 void ReadStop(Fields& fields, Ask& ask) {
@@ -42,7 +43,7 @@ void ReadStop(Fields& fields, Ask& ask) {
 void ReadSampling(Fields& fields, Ask& ask) {
   ask.temperature = fields.Number("temperature", 0, 2).value_or(1);
   ask.top_p = fields.Number("top_p", 0, 1).value_or(1);
-  if (ask.top_p == 0) fields.Fail(InvalidValue("top_p", "must be above 0"));
+  if (static_cast<float>(ask.top_p) == 0) fields.Fail(InvalidValue("top_p", "must be above 0"));
   const int64_t top_k = fields.Integer("top_k", -1, kMaxTokens).value_or(0);
   ask.top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
   ask.seed = fields.Seed("seed");
@@ -121,6 +122,14 @@ void ReadPrompts(Fields& fields, Ask& ask) {
   }
 }
 
+// A node holds a bounded number of attempts; one request must not take them all.
+void CheckChoices(Fields& fields, const Ask& ask) {
+  const size_t choices = ask.prompts.size() * static_cast<size_t>(ask.n);
+  if (choices <= kMaxRequestChoices) return;
+  fields.Fail(InvalidValue("n", fmt::format("prompts times n is {}, at most {} are served at once",
+                                            choices, kMaxRequestChoices)));
+}
+
 void ReadInput(Fields& fields, Ask& ask) {
   if (ask.endpoint == Endpoint::kCompletions) return ReadPrompts(fields, ask);
   const Json* messages = fields.Find("messages");
@@ -189,6 +198,7 @@ Result<Ask> ParseAsk(Endpoint endpoint, std::string_view body, int64_t max_choic
   ask.model = fields.String("model").value_or("");
   ReadInput(fields, ask);
   ReadLimits(fields, ask, max_choices);
+  CheckChoices(fields, ask);
   ReadSampling(fields, ask);
   ReadStop(fields, ask);
   ReadStream(fields, ask);

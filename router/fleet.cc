@@ -89,12 +89,11 @@ void Fleet::OnHello(NodeIndex node, NodeFacts facts, std::string text_spec) {
     Refresh();
   }
   if (!must_load) return;
-  boost::asio::post(text_thread_, [this, sha256, spec = std::move(text_spec)]() mutable {
-    LoadText(sha256, std::move(spec));
-  });
+  boost::asio::post(text_thread_,
+                    [this, sha256, spec = std::move(text_spec)] { LoadText(sha256, spec); });
 }
 
-void Fleet::LoadText(std::string sha256, std::string spec) {
+void Fleet::LoadText(const std::string& sha256, std::string_view spec) {
   const auto load = options_.load_text ? options_.load_text : &text::Text::Load;
   auto text = load(spec);
   MutexLock lock(&mutex_);

@@ -9,6 +9,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,7 +78,7 @@ class Fleet final : public SessionListener {
     bool is_done = false;
   };
 
-  void LoadText(std::string sha256, std::string spec);
+  void LoadText(const std::string& sha256, std::string_view spec);
   void AddWork(NodeIndex node, NodeWork work, int sign);
   /// Works out every node's stage and the served model after a change.
   void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
