@@ -53,6 +53,18 @@ TEST(AskTest, NullIsAbsentAndWholeFloatsAreIntegers) {
   EXPECT_EQ(ask.seed, 1000u);
 }
 
+TEST(AskTest, OneRequestCannotTakeANodesAttempts) {
+  std::string prompts = "\"x\"";
+  for (int i = 1; i < 9; ++i) prompts += ",\"x\"";
+  const ApiError error = Refusal(Endpoint::kCompletions, "{\"prompt\":[" + prompts + "],\"n\":16}");
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.param, "n");
+}
+
+TEST(AskTest, ATopPThatIsZeroAsAFloatIsRefused) {
+  EXPECT_EQ(Refusal(Endpoint::kChat, Chat(R"(,"top_p":1e-46)")).param, "top_p");
+}
+
 TEST(AskTest, BothTokenLimitsMayBeGivenIfTheyAgree) {
   EXPECT_EQ(Parse(Endpoint::kChat, Chat(R"(,"max_tokens":4,"max_completion_tokens":4)")).max_tokens,
             4);
