@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cache_layout.h"
+
 namespace pdserve::decode {
 namespace {
 
@@ -20,9 +22,7 @@ class Planning {
   }
 
  private:
-  int32_t BlocksFor(int32_t tokens) const {
-    return (tokens + state_.block_tokens - 1) / state_.block_tokens;
-  }
+  int32_t BlocksFor(int32_t tokens) const { return engine::BlocksFor(tokens, state_.block_tokens); }
 
   /// Indices of those that get a decode row, oldest first: of all that are ready, the ones that
   /// have waited longest for one.

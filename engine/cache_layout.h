@@ -12,6 +12,11 @@ namespace pdserve::engine {
 
 enum class KvDtype { kBf16, kFp32 };
 
+/// Blocks that `tokens` tokens of one sequence take.
+inline int32_t BlocksFor(int64_t tokens, int32_t block_tokens) {
+  return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
+}
+
 struct CacheLayout {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
@@ -30,9 +35,7 @@ struct CacheLayout {
   size_t v_offset(int32_t layer, int32_t kv_head) const {
     return k_offset(layer, kv_head) + size_t(num_kv_heads) * head_bytes();
   }
-  int32_t blocks_for(int64_t tokens) const {
-    return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
-  }
+  int32_t blocks_for(int64_t tokens) const { return BlocksFor(tokens, block_tokens); }
   /// Canonical text; equal layouts have equal texts. Part of the fingerprint.
   std::string Describe() const;
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/cache_layout.h"
 
 namespace pdserve::prefill {
 namespace {
@@ -15,10 +16,6 @@ using engine::Outcome;
 using engine::Owner;
 
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
-
-int32_t BlocksFor(int64_t tokens, int32_t block_tokens) {
-  return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
-}
 
 }  // namespace
 
@@ -58,7 +55,7 @@ void Role::Begin(const Request& request, absl::Time now) {
 
 absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attempt) {
   const auto tokens = static_cast<int64_t>(attempt->sequence.tokens.size());
-  attempt->needed_blocks = BlocksFor(tokens, options_.block_tokens);
+  attempt->needed_blocks = engine::BlocksFor(tokens, options_.block_tokens);
   if (request.mode == Mode::kHandOver) {
     ASSIGN_OR_RETURN(const Ticket ticket, engine::MakeTicket(request.ticket));
     attempt->ticket = ticket;
