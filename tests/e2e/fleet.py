@@ -268,6 +268,12 @@ class Stream:
         while self.received.count(b"data: ") < count:
             assert self.receive(), f"the stream ended: {self.received[-500:]}"
 
+    def receive_all(self) -> str:
+        """Reads to the stream's last event; what has come, as text."""
+        while b"data: [DONE]" not in self.received:
+            assert self.receive(), f"the stream ended: {self.received[-500:]}"
+        return self.received.decode()
+
     def leave(self, how: str) -> None:
         """Closes the connection with a FIN, or with a RST as a killed client's host does."""
         if how == "rst":

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from fleet import Stream, completion, wait_until
+from fleet import Stream, completion, events_of, wait_until
 
 FREED_WITHIN_SECONDS = 1
 LONG_PROMPT = [1000 + i % 7000 for i in range(1400)]
@@ -96,7 +96,13 @@ def test_others_go_on_as_if_alone(split):
         client = leaves(split, True, LONG_PROMPT[:64])
         client.receive_events(1)
         client.leave("rst")
-    stays.receive_events(60)
+    streamed = [
+        token
+        for event in events_of(stays.receive_all())
+        for choice in event["choices"]
+        for token in choice["token_ids"]
+    ]
+    assert streamed == alone
     assert split.complete(prompt, 60)["choices"][0]["token_ids"] == alone
     stays.leave("fin")
     split.expect_nothing_held(FREED_WITHIN_SECONDS)
