@@ -196,6 +196,7 @@ SessionOptions ComposedNode::MakeSessionOptions() const {
   hello.set_max_context_tokens(static_cast<uint32_t>(max_context_tokens()));
   hello.set_block_tokens(static_cast<uint32_t>(card.cache_layout.block_tokens));
   hello.set_capacity_blocks(static_cast<uint32_t>(pool_->capacity()));
+  for (const TokenId id : card.end_tokens) hello.add_end_token_ids(id.value);
   hello.set_text_spec(card.text_spec);
   hello.set_text_sha256(Sha256(card.text_spec));
   return options;

@@ -51,6 +51,7 @@ struct ServedModel {
   Fingerprint fingerprint;
   std::shared_ptr<const text::Text> text;
   uint32_t vocab_size = 0;
+  std::vector<TokenId> end_tokens;  // sorted
   absl::Time created;
 };
 

@@ -7,8 +7,8 @@
 
 namespace pdserve::router {
 
-Choice::Choice(const ChoiceLimits& limits, absl::Time now)
-    : limits_(limits), now_(now), entered_(now) {}
+Choice::Choice(ChoiceLimits limits, absl::Time now)
+    : limits_(std::move(limits)), now_(now), entered_(now) {}
 
 std::vector<ChoiceAction> Choice::Advance(const ChoiceEvent& event, absl::Time now) {
   Actions actions;
@@ -72,10 +72,7 @@ void Choice::On(const NodeEvent& event, Actions& actions) {
     OnFinished(*leg, *finished, actions);
   }
   if (const auto* refused = std::get_if<LegRefused>(&event.what)) {
-    leg->is_open = false;
-    retry_after_ = refused->retry_after;
-    Fail(*leg, fmt::format("refused by a node: {}", refused->reason), refused->is_retryable,
-         actions);
+    OnRefused(*leg, *refused, actions);
   }
   if (std::holds_alternative<LegLost>(event.what)) OnLost(*leg, actions);
 }
@@ -99,7 +96,7 @@ void Choice::Merge(const TokensArrived& event) {
 void Choice::OnTokens(Leg& leg, const TokensArrived& event, Actions& actions) {
   for (const TokenId token : event.tokens) {
     if (token.value < limits_.vocab_size) continue;
-    return Fail(leg, "a node sent a token outside the vocabulary", true, actions);
+    return Fail(leg, "a node sent a token outside the vocabulary", actions);
   }
   leg.has_tokens = leg.has_tokens || !event.tokens.empty();
   const size_t before = tokens_.size();
@@ -127,28 +124,40 @@ void Choice::OnFinished(Leg& leg, const LegFinished& event, Actions& actions) {
       finish_ = event;
       break;
     case LegEnd::kHandedOver:
-      if (!is_prefill_of_pair) return Fail(leg, "a node ended without its tokens", true, actions);
+      if (!is_prefill_of_pair) return Fail(leg, "a node ended without its tokens", actions);
       break;
     case LegEnd::kCancelled:
       // Its peer gave the hand-over up, and is about to say how the attempt ended.
       if (&leg == &decode_leg_ && prefill_leg_.is_open) return;
-      return Fail(leg, "a node gave the attempt up", true, actions);
+      return Fail(leg, "a node gave the attempt up", actions);
     case LegEnd::kFailed:
       // The decode node has the cache once it decodes; what its peer says then is of no matter.
       if (is_prefill_of_pair && decode_leg_.has_tokens) return;
-      return Fail(leg, fmt::format("failed on a node: {}", event.error), true, actions);
+      return Fail(leg, fmt::format("failed on a node: {}", event.error), actions);
   }
   EndIfComplete(actions);
   const bool may_still_come = prefill_leg_.is_open || decode_leg_.is_open;
   if (state_ != ChoiceState::kEnded && !may_still_come) {
-    Fail(leg, "tokens are missing", true, actions);
+    Fail(leg, "tokens are missing", actions);
   }
+}
+
+void Choice::OnRefused(Leg& leg, const LegRefused& event, Actions& actions) {
+  leg.is_open = false;
+  std::string why = fmt::format("refused by a node: {}", event.reason);
+  if (event.is_retryable) {
+    retry_after_ = event.retry_after;
+    return Fail(leg, std::move(why), actions, Ending::kRejected);
+  }
+  // What is the router's own in a request is sound, so this is about what the client asked for.
+  failure_ = std::move(why);
+  Finish(Ending::kRefused, actions);
 }
 
 void Choice::OnLost(Leg& leg, Actions& actions) {
   leg.is_open = false;
   if (&leg == &prefill_leg_ && !attempt_.is_whole() && decode_leg_.has_tokens) return;
-  Fail(leg, "the connection to a node was lost", true, actions);
+  Fail(leg, "the connection to a node was lost", actions);
 }
 
 void Choice::EndIfComplete(Actions& actions) {
@@ -179,12 +188,21 @@ void Choice::Finish(Ending ending, Actions& actions) {
   actions.push_back(End{});
 }
 
-void Choice::Fail(const Leg& leg, std::string why, bool may_retry, Actions& actions) {
-  // Nothing is left to generate; only the last word about it was lost.
-  if (std::ssize(tokens_) >= limits_.max_tokens) return Finish(Ending::kLength, actions);
+std::optional<Ending> Choice::FoundEnd() const {
+  if (tokens_.empty()) return std::nullopt;
+  const auto& ends = limits_.end_tokens;
+  if (std::binary_search(ends.begin(), ends.end(), tokens_.back())) return Ending::kStop;
+  if (std::ssize(tokens_) >= limits_.max_tokens) return Ending::kLength;
+  return std::nullopt;
+}
+
+void Choice::Fail(const Leg& leg, std::string why, Actions& actions, Ending ending) {
+  if (const auto found = FoundEnd()) return Finish(*found, actions);
   failure_ = std::move(why);
+  // An earlier attempt's refusal says nothing about this one's failure.
+  if (ending != Ending::kRejected) retry_after_ = absl::ZeroDuration();
   avoid_.push_back(leg.node);
-  if (!may_retry || tries_ >= limits_.max_tries) return Finish(Ending::kFailed, actions);
+  if (tries_ >= limits_.max_tries) return Finish(ending, actions);
   ahead_.clear();
   finish_.reset();
   LetGoOfLegs(/*is_complete=*/false, actions);

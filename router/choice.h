@@ -91,25 +91,36 @@ struct End {};
 
 using ChoiceAction = std::variant<Place, StartAttempt, LetGo, Deliver, End>;
 
-enum class Ending { kStop, kLength, kSatisfied, kAbandoned, kExpired, kFailed, kRejected };
+/// kFailed: nodes failed at it. kRejected: no node takes it now. kRefused: none ever will.
+enum class Ending {
+  kStop,
+  kLength,
+  kSatisfied,
+  kAbandoned,
+  kExpired,
+  kFailed,
+  kRejected,
+  kRefused
+};
 
 struct ChoiceLimits {
   int64_t max_tokens = 1;
   int64_t max_tries = 3;
   uint32_t vocab_size = 0;
+  std::vector<TokenId> end_tokens;  // sorted; empty: no token ends it
 };
 
 class Choice {
  public:
-  Choice(const ChoiceLimits& limits, absl::Time now);
+  Choice(ChoiceLimits limits, absl::Time now);
 
   /// The one transition function. The first event is Placed or Unplaceable.
   std::vector<ChoiceAction> Advance(const ChoiceEvent& event, absl::Time now);
 
   ChoiceState state() const { return state_; }
-  Ending ending() const { return ending_; }                // once ended
-  const std::string& failure() const { return failure_; }  // kFailed, kRejected: why
-  absl::Duration retry_after() const { return retry_after_; }
+  Ending ending() const { return ending_; }                    // once ended
+  const std::string& failure() const { return failure_; }      // kFailed, kRejected, kRefused: why
+  absl::Duration retry_after() const { return retry_after_; }  // kRejected
   const std::vector<TokenId>& tokens() const { return tokens_; }
   const std::vector<NodeIndex>& avoid() const { return avoid_; }
   bool is_whole() const { return attempt_.is_whole(); }  // the last attempt, once there is one
@@ -134,8 +145,11 @@ class Choice {
   void OnLost(Leg& leg, Actions& actions);
   void Merge(const TokensArrived& event);
   void EndIfComplete(Actions& actions);
-  /// Ends this attempt and asks for another, or ends the choice.
-  void Fail(const Leg& leg, std::string why, bool may_retry, Actions& actions);
+  void OnRefused(Leg& leg, const LegRefused& event, Actions& actions);
+  /// Ends this attempt and asks for another; after the last try ends the choice as `ending`.
+  void Fail(const Leg& leg, std::string why, Actions& actions, Ending ending = Ending::kFailed);
+  /// The client has all that would be generated; only the last word about it is missing.
+  std::optional<Ending> FoundEnd() const;
   void Finish(Ending ending, Actions& actions);
   void LetGoOfLegs(bool is_complete, Actions& actions);
   void Enter(ChoiceState state);

@@ -45,9 +45,8 @@ Request RequestFrom(const Lane& lane, AttemptId attempt, const std::string& tick
 
 ApiError ErrorOf(const Choice& choice) {
   if (choice.ending() == Ending::kExpired) return DeadlineExceeded();
-  if (choice.ending() == Ending::kFailed && choice.retry_after() <= absl::ZeroDuration()) {
-    return NodeFailed(choice.failure());
-  }
+  if (choice.ending() == Ending::kFailed) return NodeFailed(choice.failure());
+  if (choice.ending() == Ending::kRefused) return Unservable(choice.failure());
   return Overloaded(fmt::format("no node can take the request now: {}", choice.failure()),
                     choice.retry_after());
 }
@@ -64,6 +63,7 @@ std::string_view OutcomeName(Ending ending) {
       return "expired";
     case Ending::kFailed:
     case Ending::kRejected:
+    case Ending::kRefused:
       return "failed";
   }
   return "failed";
@@ -81,9 +81,10 @@ Dispatch::Dispatch(DispatchContext* context, std::shared_ptr<const ServedModel> 
       deadline_(deadline) {}
 
 void Dispatch::Add(const Ask& ask, const PreparedPrompt& prompt, uint32_t sample, uint64_t seed) {
-  const ChoiceLimits limits{prompt.max_tokens, context_->max_tries, model_->vocab_size};
+  ChoiceLimits limits{prompt.max_tokens, context_->max_tries, model_->vocab_size, {}};
+  if (!ask.ignore_eos) limits.end_tokens = model_->end_tokens;
   ChoiceText text(model_->text->NewDecoder(/*skip_special=*/true), ask.stop);
-  Lane& lane = lanes_.emplace_back(limits, std::move(text), context_->clock->Now());
+  Lane& lane = lanes_.emplace_back(std::move(limits), std::move(text), context_->clock->Now());
   lane.generation = GenerationFrom(ask, prompt, sample, seed);
 }
 
@@ -231,9 +232,8 @@ void Dispatch::EndLane(Lane& lane) {
   lane.text.Finish();
   CountEnd(lane);
   const Ending ending = lane.choice.ending();
-  const bool is_failure =
-      ending == Ending::kFailed || ending == Ending::kRejected || ending == Ending::kExpired;
-  if (!is_failure || error_) return;
+  const std::string_view outcome = OutcomeName(ending);
+  if (error_ || (outcome != "failed" && outcome != "expired")) return;
   error_ = ErrorOf(lane.choice);
   if (ending == Ending::kFailed) spdlog::warn("request failed: {}", error_->message);
   FeedAll(Abandoned{});

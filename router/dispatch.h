@@ -44,8 +44,8 @@ struct DispatchContext {
 
 /// One choice: its life and what it shows.
 struct Lane {
-  Lane(const ChoiceLimits& limits, ChoiceText shown, absl::Time now)
-      : choice(limits, now), text(std::move(shown)) {}
+  Lane(ChoiceLimits limits, ChoiceText shown, absl::Time now)
+      : choice(std::move(limits), now), text(std::move(shown)) {}
   Choice choice;
   ChoiceText text;
   v1::Generation generation;

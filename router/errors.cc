@@ -72,6 +72,10 @@ ApiError DeadlineExceeded() {
 
 ApiError NodeFailed(std::string_view message) { return ServerError(502, "node_failed", message); }
 
+ApiError Unservable(std::string_view message) {
+  return BadRequest("unservable_request", "", std::string(message));
+}
+
 ApiError NotFound(std::string_view code, std::string_view message) {
   ApiError error;
   error.status = 404;

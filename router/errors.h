@@ -37,6 +37,8 @@ ApiError Overloaded(std::string_view message, absl::Duration retry_after);
 ApiError DeadlineExceeded();
 /// 502: the nodes failed at it.
 ApiError NodeFailed(std::string_view message);
+/// 400: a node will never take what the request asks for.
+ApiError Unservable(std::string_view message);
 ApiError NotFound(std::string_view code, std::string_view message);
 
 /// {"error":{...}}

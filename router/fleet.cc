@@ -187,6 +187,7 @@ void Fleet::ChooseModel() {
   model.fingerprint = facts.fingerprint;
   model.text = texts_[facts.text_sha256].text;
   model.vocab_size = facts.vocab_size;
+  model.end_tokens = facts.end_tokens;
   model.created = clock_->Now();
   spdlog::info("serving {} ({})", model.name, model.system_fingerprint);
   state_.model = std::make_shared<const ServedModel>(std::move(model));

@@ -29,6 +29,7 @@ struct NodeFacts {
   uint32_t block_tokens = 0;
   uint32_t capacity_blocks = 0;
   std::string text_sha256;
+  std::vector<TokenId> end_tokens;  // sorted
 };
 
 /// A node's last load message; blocks add up to the capacity.

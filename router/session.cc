@@ -59,6 +59,8 @@ NodeFacts FactsFrom(const v1::NodeHello& hello) {
   facts.block_tokens = hello.block_tokens();
   facts.capacity_blocks = hello.capacity_blocks();
   facts.text_sha256 = hello.text_sha256();
+  for (const uint32_t id : hello.end_token_ids()) facts.end_tokens.push_back(TokenId{id});
+  std::sort(facts.end_tokens.begin(), facts.end_tokens.end());
   return facts;
 }
 

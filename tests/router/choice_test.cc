@@ -14,7 +14,7 @@ constexpr NodeIndex kOther{2};
 class ChoiceTest : public ::testing::Test {
  protected:
   absl::Time now_ = absl::FromUnixSeconds(100);
-  Choice choice_{ChoiceLimits{5, 3, 1000}, now_};
+  Choice choice_{ChoiceLimits{5, 3, 1000, {TokenId{999}}}, now_};
   uint64_t attempt_ = 0;
   std::vector<ChoiceAction> actions_;
 
@@ -169,14 +169,25 @@ TEST_F(ChoiceTest, EndsAfterTheLastTry) {
     Place();
     Feed(NodeEvent{AttemptId{attempt_}, kDecode, LegRefused{"full", true, absl::Seconds(2)}});
   }
-  EXPECT_EQ(choice_.ending(), Ending::kFailed);
+  EXPECT_EQ(choice_.ending(), Ending::kRejected);
   EXPECT_EQ(choice_.retry_after(), absl::Seconds(2));
+}
+
+TEST_F(ChoiceTest, AFailureAfterARefusalIsAFailure) {
+  Place();
+  Feed(NodeEvent{AttemptId{attempt_}, kDecode, LegRefused{"full", true, absl::Seconds(2)}});
+  for (int i = 0; i < 2; ++i) {
+    Place();
+    Lost(kDecode);
+  }
+  EXPECT_EQ(choice_.ending(), Ending::kFailed);
+  EXPECT_EQ(choice_.retry_after(), absl::ZeroDuration());
 }
 
 TEST_F(ChoiceTest, ARefusalForGoodIsNotRetried) {
   Place();
   Feed(NodeEvent{AttemptId{attempt_}, kDecode, LegRefused{"never", false}});
-  EXPECT_EQ(choice_.ending(), Ending::kFailed);
+  EXPECT_EQ(choice_.ending(), Ending::kRefused);
   ASSERT_EQ(Count<LetGo>(), 1);
 }
 
@@ -203,6 +214,24 @@ TEST_F(ChoiceTest, LosingOnlyTheLastWordIsNoFailure) {
   EXPECT_EQ(choice_.ending(), Ending::kLength);
 }
 
+TEST_F(ChoiceTest, LosingTheLastWordAfterAnEndTokenEndsInStop) {
+  Place();
+  Tokens(kPrefill, 0, {1});
+  Tokens(kDecode, 1, {2, 999});
+  Lost(kDecode);
+  EXPECT_EQ(choice_.ending(), Ending::kStop);
+  EXPECT_EQ(Count<router::Place>(), 0);
+  EXPECT_EQ(Output(), (std::vector<uint32_t>{1, 2, 999}));
+}
+
+TEST_F(ChoiceTest, AnEndTokenThatIsIgnoredIsRetriedPast) {
+  Choice choice(ChoiceLimits{5, 3, 1000, {}}, now_);
+  choice.Advance(Placed{{AttemptId{1}, kPrefill, kPrefill}}, now_);
+  choice.Advance(NodeEvent{AttemptId{1}, kPrefill, TokensArrived{0, {TokenId{999}}}}, now_);
+  choice.Advance(NodeEvent{AttemptId{1}, kPrefill, LegLost{}}, now_);
+  EXPECT_EQ(choice.state(), ChoiceState::kPlacing);
+}
+
 TEST_F(ChoiceTest, ATokenOutsideTheVocabularyFailsTheAttempt) {
   Place();
   Tokens(kPrefill, 0, {1000});
@@ -223,7 +252,7 @@ TEST_F(ChoiceTest, EndsExactlyOnceUnderAnySequenceOfEvents) {
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 3000; ++round) {
-    Choice choice(ChoiceLimits{4, 3, 100}, now_);
+    Choice choice(ChoiceLimits{4, 3, 100, {}}, now_);
     uint64_t attempt = 0;
     int ends = 0;
     bool must_place = true;

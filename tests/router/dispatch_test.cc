@@ -154,7 +154,7 @@ TEST_F(DispatchTest, AttemptsMoveToAnotherNodeWhenTheirsDies) {
   EXPECT_EQ(answer.json()["choices"][0]["text"], "abcd");
 }
 
-TEST_F(DispatchTest, RefusedAttemptsGoToAnotherNodeUpToTheLimit) {
+TEST_F(DispatchTest, AttemptsRefusedByFullNodesEndIn503AfterTheLastTry) {
   rig_.AddPair(/*is_automatic=*/false);
   rig_.options.max_tries = 2;
   rig_.Start();
@@ -166,8 +166,55 @@ TEST_F(DispatchTest, RefusedAttemptsGoToAnotherNodeUpToTheLimit) {
     EXPECT_EQ(rig_.prefill().NextCancel(), attempt);
   }
   const HttpAnswer answer = client.Read();
-  EXPECT_EQ(answer.status, 502) << answer.body;
-  EXPECT_EQ(answer.json()["error"]["type"], "server_error");
+  EXPECT_EQ(answer.status, 503) << answer.body;
+  EXPECT_EQ(answer.code(), "server_is_overloaded");
+  EXPECT_EQ(answer.headers.at("retry-after"), "1");
+}
+
+TEST_F(DispatchTest, AnAttemptThatAFullNodeRefusesGoesToAnother) {
+  rig_.AddPair();
+  rig_.decode().SetAutomatic(false);
+  rig_.Add(rig_.DecodeOptions());
+  rig_.options.policy = "round_robin";
+  rig_.Start();
+  ASSERT_TRUE(Eventually([&] { return rig_.Metric("pdserve_node_up") == 3; }));
+  HttpClient client(rig_.address());
+  client.Post("/v1/completions", CompletionBody(4));
+  rig_.decode().SendRefused(rig_.decode().NextDecode().attempt(), "full", /*is_retryable=*/true);
+  const HttpAnswer answer = client.Read();
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.json()["choices"][0]["text"], "abcd");
+}
+
+TEST_F(DispatchTest, ARefusalForGoodIsTheClientsFault) {
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  HttpClient client(rig_.address());
+  client.Post("/v1/completions", CompletionBody(4));
+  const uint64_t attempt = rig_.decode().NextDecode().attempt();
+  rig_.decode().SendRefused(attempt, "the pool is too small", /*is_retryable=*/false);
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 400) << answer.body;
+  EXPECT_EQ(answer.json()["error"]["type"], "invalid_request_error");
+  EXPECT_NE(answer.body.find("the pool is too small"), std::string::npos);
+  EXPECT_EQ(rig_.prefill().NextCancel(), attempt);
+}
+
+TEST_F(DispatchTest, ANodeThatDiesAfterTheEndTokenLeavesAFinishedAnswer) {
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  HttpClient client(rig_.address());
+  client.Post("/v1/completions", CompletionBody(9, R"("stream":true)"));
+  const uint64_t attempt = rig_.prefill().NextPrefill().attempt();
+  rig_.decode().NextDecode();
+  rig_.prefill().SendTokens(attempt, 0, {'a'});
+  client.ReadUntil("\"text\":\"a\"");
+  rig_.decode().SendTokens(attempt, 1, {'b', kEos.value});
+  client.ReadUntil("\"text\":\"b\"");
+  rig_.decode().Stop();
+  const std::string rest = client.ReadUntil("0\r\n\r\n");
+  EXPECT_NE(rest.find(R"("finish_reason":"stop")"), std::string::npos) << rest;
+  EXPECT_NE(rest.find("[DONE]"), std::string::npos) << rest;
 }
 
 TEST_F(DispatchTest, SilentNodeCountsAsLost) {

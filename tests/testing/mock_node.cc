@@ -180,6 +180,7 @@ v1::NodeMessage MockService::Hello() const {
   hello.set_text_sha256("sha of " + options.text_spec);
   hello.set_text_spec(options.text_spec);
   hello.set_refusal(options.refusal);
+  for (const uint32_t id : options.end_tokens) hello.add_end_token_ids(id);
   return message;
 }
 

@@ -29,6 +29,7 @@ struct MockNodeOptions {
   std::string text_spec = "mock";
   uint8_t fingerprint = 1;  // all of its bytes
   uint32_t vocab_size = 260;
+  std::vector<uint32_t> end_tokens = {256};
   uint32_t max_context_tokens = 4096;
   uint32_t protocol_major = 1;
   std::string refusal;
