@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/cache_layout.h"
 
 namespace pdserve::decode {
 namespace {
@@ -50,13 +51,15 @@ absl::Status Role::Admit(const Request& request, absl::Time now) {
   if (attempts_.Find(ticket) != nullptr || strip_.contains(ticket)) {
     return absl::AlreadyExistsError("the ticket is in use");
   }
-  const auto tokens = static_cast<int32_t>(sequence.tokens.size());
-  attempt->needed_blocks = (tokens + options_.block_tokens - 1) / options_.block_tokens;
+  attempt->needed_blocks =
+      engine::BlocksFor(static_cast<int64_t>(sequence.tokens.size()), options_.block_tokens);
   attempt->order = next_order_++;
   attempt->ticket = ticket;
   attempt->source = {ticket, request.peer_address, request.peer_incarnation, sequence.deadline};
-  waiting_.push_back(attempts_.Add(std::move(attempt)));
+  Attempt* added = attempts_.Add(std::move(attempt));
+  waiting_.push_back(added);
   sink_->Accepted(request.generation.key);
+  EndIfFinished(*added, now);  // a retry after the last token: the client lacks only the end
   return absl::OkStatus();
 }
 
@@ -236,7 +239,7 @@ bool Role::EndIfFinished(Attempt& attempt, absl::Time now) {
       CheckFinish(attempt.sequence, {options_.end_tokens, options_.limits.max_context_tokens});
   if (finish == engine::Finish::kNone) return false;
   if (attempt.decoding_since) attempt.times.decode = now - *attempt.decoding_since;
-  End(attempt, finish == engine::Finish::kStop ? Outcome::kStop : Outcome::kLength, "");
+  End(attempt, engine::OutcomeOf(finish), "");
   return true;
 }
 

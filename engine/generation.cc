@@ -36,19 +36,22 @@ absl::Status CheckSampling(const SamplingSettings& sampling) {
 
 absl::Status CheckLengths(const Generation& generation, const GenerationLimits& limits) {
   if (generation.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  if (generation.max_tokens < 1) return absl::InvalidArgumentError("max_tokens is 0");
+  if (generation.emitted.size() > generation.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        generation.emitted.size(), " tokens are emitted, max_tokens is ", generation.max_tokens));
+  }
   const size_t known = generation.prompt.size() + generation.emitted.size();
-  if (known >= static_cast<size_t>(limits.max_context_tokens)) {
+  const auto context = static_cast<size_t>(limits.max_context_tokens);
+  const bool is_full = known == context || generation.emitted.size() == generation.max_tokens;
+  if (is_full && !generation.emitted.empty() && known <= context) return absl::OkStatus();
+  if (known >= context) {
     return absl::InvalidArgumentError(absl::StrCat("prompt and emitted tokens are ", known,
                                                    ", the context is ", limits.max_context_tokens));
   }
   if (known > static_cast<size_t>(limits.pool_tokens)) {
     return absl::InvalidArgumentError(absl::StrCat("prompt and emitted tokens are ", known,
                                                    ", the cache pool holds ", limits.pool_tokens));
-  }
-  if (generation.max_tokens < 1) return absl::InvalidArgumentError("max_tokens is 0");
-  if (generation.emitted.size() >= generation.max_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        generation.emitted.size(), " tokens are emitted, max_tokens is ", generation.max_tokens));
   }
   return absl::OkStatus();
 }

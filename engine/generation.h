@@ -36,7 +36,8 @@ struct GenerationLimits {
 /// Longest time that a node works on an attempt; a deadline further away is cut to it.
 inline constexpr absl::Duration kLongestAttempt = absl::Hours(24);
 
-/// The sequence, nothing of it computed; InvalidArgument names the field and its value.
+/// The sequence, nothing of it computed; InvalidArgument names the field and its value. Its emitted
+/// tokens may have ended it already (CheckFinish): then there is nothing to compute.
 absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const GenerationLimits& limits,
                                       absl::Time now);
 

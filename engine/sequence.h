@@ -43,6 +43,11 @@ struct FinishLimits {
 /// Whether the sequence ends with its last token. Pure; the same on every node.
 Finish CheckFinish(const Sequence& sequence, const FinishLimits& limits);
 
+/// How an attempt ends whose sequence has finished.
+inline Outcome OutcomeOf(Finish finish) {
+  return finish == Finish::kStop ? Outcome::kStop : Outcome::kLength;
+}
+
 }  // namespace pdserve::engine
 
 #endif  // PDSERVE_ENGINE_SEQUENCE_H_

@@ -54,6 +54,15 @@ void Role::Begin(const Request& request, absl::Time now) {
 }
 
 absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attempt) {
+  const AttemptKey key = attempt->sequence.key();
+  if (const engine::Finish finish = FinishOf(attempt->sequence); finish != engine::Finish::kNone) {
+    sink_->Accepted(key);  // a retry after the last token: the client lacks only the end
+    sink_->Finished(key, {engine::OutcomeOf(finish),
+                          "",
+                          static_cast<uint32_t>(attempt->sequence.output_tokens()),
+                          {}});
+    return absl::OkStatus();
+  }
   const auto tokens = static_cast<int64_t>(attempt->sequence.tokens.size());
   attempt->needed_blocks = engine::BlocksFor(tokens, options_.block_tokens);
   if (request.mode == Mode::kHandOver) {
@@ -62,9 +71,8 @@ absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attemp
     RETURN_IF_ERROR(shipper_.Offer(
         {ticket, static_cast<uint32_t>(attempt->needed_blocks), attempt->sequence.deadline}));
   }
-  Attempt* added = attempts_.Add(std::move(attempt));
-  queue_.push_back(added);
-  sink_->Accepted(added->sequence.key());
+  queue_.push_back(attempts_.Add(std::move(attempt)));
+  sink_->Accepted(key);
   return absl::OkStatus();
 }
 
@@ -145,10 +153,8 @@ void Role::OnFirstToken(Attempt& attempt, TokenId token, absl::Time now) {
   attempt.times.prefill = now - attempt.started;
   ++generated_tokens_;
   sink_->Token(sequence.key(), static_cast<uint32_t>(sequence.output_tokens() - 1), token);
-  const engine::Finish finish =
-      CheckFinish(sequence, {options_.end_tokens, options_.limits.max_context_tokens});
-  if (finish != engine::Finish::kNone) {
-    End(attempt, finish == engine::Finish::kStop ? Outcome::kStop : Outcome::kLength, "");
+  if (const engine::Finish finish = FinishOf(sequence); finish != engine::Finish::kNone) {
+    End(attempt, engine::OutcomeOf(finish), "");
   } else if (attempt.ticket) {
     HandOver(attempt, *attempt.ticket, token);
   } else {

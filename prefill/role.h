@@ -90,6 +90,9 @@ class Role final : public engine::StepClient {
 
   absl::Status Check(const Request& request, const engine::Sequence& sequence) const;
   absl::Status Admit(const Request& request, std::unique_ptr<Attempt> attempt);
+  engine::Finish FinishOf(const engine::Sequence& sequence) const {
+    return CheckFinish(sequence, {options_.end_tokens, options_.limits.max_context_tokens});
+  }
   std::vector<PromptView> Views() const;
   void OnFirstToken(Attempt& attempt, TokenId token, absl::Time now);
   void HandOver(Attempt& attempt, Ticket ticket, TokenId token);

@@ -117,6 +117,29 @@ TEST_F(DecodeRoleTest, AFirstTokenThatEndsItIsTheEnd) {
   EXPECT_TRUE(rig_.AllFree());
 }
 
+TEST_F(DecodeRoleTest, WhatItsEmittedTokensHaveEndedEndsAtOnce) {
+  Generation stopped = MakeGeneration(1, 40, 20);
+  stopped.ignore_eos = false;
+  stopped.emitted = {5, FakeModel::kEnd};
+  Generation full = MakeGeneration(2, 40, 3);
+  full.emitted = {5, FakeModel::kEnd, 6};
+  Generation going_on = MakeGeneration(3, 40, 3);
+  going_on.emitted = {5, FakeModel::kEnd};  // ignored
+  for (const Generation& generation : {stopped, full, going_on}) Begin(generation);
+  rig_.Turn();
+  EXPECT_EQ(OutcomeOf(1), Outcome::kStop);
+  EXPECT_EQ(rig_.sink[1].ending->output_tokens, 2u);
+  EXPECT_EQ(OutcomeOf(2), Outcome::kLength);
+  EXPECT_EQ(rig_.sink[2].ending->output_tokens, 3u);
+  EXPECT_FALSE(rig_.sink[3].ending.has_value());
+  for (uint64_t id = 1; id <= 2; ++id) {
+    EXPECT_TRUE(rig_.sink[id].accepted);
+    EXPECT_TRUE(rig_.sink[id].tokens.empty());
+    EXPECT_TRUE(rig_.sink[id].faults.empty());
+  }
+  EXPECT_EQ(fabric_.num_fetches(), 1u);
+}
+
 TEST_F(DecodeRoleTest, ACancelledLandingGivesItsBlocksBackAfterThePumpsEvent) {
   Begin(MakeGeneration(1, 40, 3));
   rig_.Turn();

@@ -42,10 +42,13 @@ TEST(GenerationTest, WhatIsNotSaneIsRefusedWithItsName) {
       {"prompt_token_ids[1]", [](Generation& g) { g.prompt[1] = 100; }},
       {"prompt_token_ids[0]", [](Generation& g) { g.prompt[0] = 0xffffffff; }},
       {"emitted_token_ids[0]", [](Generation& g) { g.emitted[0] = 100; }},
-      {"the context is 16", [](Generation& g) { g.prompt.assign(15, 1); }},
+      {"the context is 16", [](Generation& g) { g.prompt.assign(16, 1), g.emitted.clear(); }},
       {"pool holds 12", [](Generation& g) { g.prompt.assign(12, 1); }},
       {"max_tokens", [](Generation& g) { g.max_tokens = 0; }},
-      {"max_tokens is 1", [](Generation& g) { g.max_tokens = 1; }},
+      {"max_tokens is 1", [](Generation& g) { g.emitted = {4, 5}, g.max_tokens = 1; }},
+      {"the context is 16", [](Generation& g) { g.prompt.assign(16, 1); }},
+      {"the context is 16",
+       [](Generation& g) { g.prompt.assign(16, 1), g.emitted = {1}, g.max_tokens = 1; }},
       {"temperature", [](Generation& g) { g.sampling.temperature = -1; }},
       {"temperature", [](Generation& g) { g.sampling.temperature = NAN; }},
       {"temperature", [](Generation& g) { g.sampling.temperature = INFINITY; }},
@@ -64,6 +67,21 @@ TEST(GenerationTest, WhatIsNotSaneIsRefusedWithItsName) {
     EXPECT_NE(sequence.status().message().find(spoiled.names), std::string::npos)
         << sequence.status();
   }
+}
+
+TEST(GenerationTest, EmittedTokensMayHaveEndedIt) {
+  Generation generation = Good();
+  generation.max_tokens = 1;
+  ASSERT_TRUE(MakeSequence(generation, kLimits, kNow).ok());
+  generation.prompt.assign(12, 1);  // with its last token, which is never computed, above the pool
+  const auto by_count = MakeSequence(generation, kLimits, kNow);
+  ASSERT_TRUE(by_count.ok()) << by_count.status();
+  EXPECT_EQ(CheckFinish(*by_count, {{}, kLimits.max_context_tokens}), Finish::kLength);
+  generation.prompt.assign(15, 1);
+  generation.max_tokens = 9;
+  const auto by_context = MakeSequence(generation, kLimits, kNow);
+  ASSERT_TRUE(by_context.ok()) << by_context.status();
+  EXPECT_EQ(CheckFinish(*by_context, {{}, kLimits.max_context_tokens}), Finish::kLength);
 }
 
 TEST(GenerationTest, HugeLimitsAreCutNotOverflown) {

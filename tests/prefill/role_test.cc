@@ -82,6 +82,28 @@ TEST_F(PrefillRoleTest, AFirstTokenThatIsTheEndTokenStops) {
   FAIL() << "no such prompt";
 }
 
+TEST_F(PrefillRoleTest, WhatItsEmittedTokensHaveEndedEndsAtOnce) {
+  Generation stopped = MakeGeneration(1, 40, 20);
+  stopped.ignore_eos = false;
+  stopped.emitted = {5, FakeModel::kEnd};
+  Generation full = MakeGeneration(2, 40, 3);
+  full.emitted = {5, FakeModel::kEnd, 6};
+  Generation going_on = MakeGeneration(3, 40, 3);
+  going_on.emitted = {5, FakeModel::kEnd};  // ignored
+  for (const Generation& generation : {stopped, full, going_on}) Begin(generation);
+  EXPECT_EQ(OutcomeOf(1), Outcome::kStop);
+  EXPECT_EQ(rig_.sink[1].ending->output_tokens, 2u);
+  EXPECT_EQ(OutcomeOf(2), Outcome::kLength);
+  EXPECT_EQ(rig_.sink[2].ending->output_tokens, 3u);
+  EXPECT_FALSE(rig_.sink[3].ending.has_value());
+  for (uint64_t id = 1; id <= 2; ++id) {
+    EXPECT_TRUE(rig_.sink[id].accepted);
+    EXPECT_TRUE(rig_.sink[id].tokens.empty());
+    EXPECT_TRUE(rig_.sink[id].faults.empty());
+  }
+  EXPECT_EQ(fabric_.num_offers(), 1u);
+}
+
 TEST_F(PrefillRoleTest, AFailedOfferFailsTheAttemptInEachPhase) {
   for (int turns = 0; turns < 6; ++turns) {
     const auto id = static_cast<uint64_t>(turns + 1);
@@ -118,7 +140,7 @@ TEST_F(PrefillRoleTest, WhatCannotBeServedIsRefusedAndNothingIsHeld) {
       [](Request& r) { r.generation.prompt[0] = FakeModel::kVocab; },
       [](Request& r) { r.generation.prompt.assign(600, 1); },  // more than the pool
       [](Request& r) { r.generation.max_tokens = 0; },
-      [](Request& r) { r.generation.emitted = {1, 2, 3, 4, 5}; },
+      [](Request& r) { r.generation.emitted = {1, 2, 3, 4, 5, 6}; },
       [](Request& r) { r.generation.sampling.top_p = 0; },
       [](Request& r) { r.ticket = "short"; },
       [](Request& r) { r.mode = Mode::kUnknown; },
