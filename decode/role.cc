@@ -28,7 +28,7 @@ Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
 void Role::Begin(const Request& request, absl::Time now) {
   const absl::Status status = Admit(request, now);
   if (status.ok()) return;
-  const bool retryable = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  const bool retryable = !absl::IsInvalidArgument(status);  // that is about what is asked for
   sink_->Refused(request.generation.key, {std::string(status.message()), retryable,
                                           retryable ? kRetryAfter : absl::ZeroDuration()});
 }

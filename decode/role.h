@@ -71,7 +71,8 @@ class Role final : public engine::StepClient {
   void Adopt(engine::Sequence sequence, const engine::PhaseTimes& times, absl::Time now);
   /// Reports Finished(kCancelled); false where there is no such attempt.
   bool Cancel(const engine::AttemptKey& key);
-  /// Aborted: the prefill node gave the hand-over up and reports the attempt's end itself.
+  /// Aborted: the prefill node has ended its offer, and reports itself how the attempt ended; then
+  /// it is kCancelled here. Whatever else went wrong is kFailed, and another attempt may help.
   void OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRecord>& commit,
                     const kvtransfer::TransferStats& stats, absl::Time now);
 

@@ -50,7 +50,7 @@ struct HandOverLimits {
   absl::Duration fence_timeout;          // after the end was decided; then the link is closed
 };
 
-/// A CancelTransfer.
+/// A CancelTransfer that refuses nothing.
 SendControl CancelMessage(uint64_t fetch, const std::string& reason, bool acknowledges);
 
 }  // namespace pdserve::kvtransfer

@@ -61,7 +61,10 @@ void Offers::OnFetch(LinkId link, const v1::Fetch& fetch, absl::Time now) {
     if (known->second == ticket) return;  // the same message twice
     return links_->Close(link, absl::InvalidArgumentError("two fetches have the same name"));
   }
-  if (ledger_->WasUsed(ticket)) return Refuse(link, fetch.fetch(), "the ticket was used before");
+  if (ledger_->WasUsed(ticket)) {  // no refusal: there was an offer, whose end the node has told
+    return links_->Send(link,
+                        CancelMessage(fetch.fetch(), "the ticket was used before", false).control);
+  }
   if (const auto found = offers_.find(ticket); found != offers_.end()) {
     if (found->second->link.value != 0) {
       return Refuse(link, fetch.fetch(), "the ticket is in use");
@@ -208,7 +211,9 @@ void Offers::Fill(LinkId link, absl::Time now) {
 }
 
 void Offers::Refuse(LinkId link, uint64_t fetch, const std::string& reason) {
-  links_->Send(link, CancelMessage(fetch, reason, false).control);
+  SendControl send = CancelMessage(fetch, reason, false);
+  send.control.mutable_cancel()->set_refuses(true);
+  links_->Send(link, send.control);
 }
 
 }  // namespace pdserve::kvtransfer

@@ -59,7 +59,8 @@ class PumpEvents {
   virtual ~PumpEvents() = default;
   /// OK: the peer has acknowledged the whole cache.
   virtual void OnOfferEnded(Ticket ticket, absl::Status status, const TransferStats& stats) = 0;
-  /// OK: every block is there, checked, and the commit with it.
+  /// OK: every block is there, checked, and the commit with it. Aborted: the peer had an offer, and
+  /// its own OnOfferEnded says how that ended. Anything else: nobody but this end may know of it.
   virtual void OnFetchEnded(Ticket ticket, absl::StatusOr<CommitRecord> commit,
                             const TransferStats& stats) = 0;
 };

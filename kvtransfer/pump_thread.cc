@@ -229,7 +229,8 @@ Destination PumpThread::FromOfferer(LinkId link, const v1::Control& control,
 // Acknowledged whether or not there is something left to cancel: it may have ended by itself.
 void PumpThread::OnCancel(LinkId link, const v1::CancelTransfer& cancel) {
   if (cancel.acknowledges()) return;
-  const PeerCancelled event{absl::CEscape(cancel.reason().substr(0, kReasonBytes))};
+  const PeerCancelled event{absl::CEscape(cancel.reason().substr(0, kReasonBytes)),
+                            cancel.refuses()};
   if (links_.dialled(link)) {
     fetches_.OnPeerEvent(link, cancel.fetch(), event, clock_->Now());
   } else {

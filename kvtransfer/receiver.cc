@@ -108,8 +108,10 @@ void Receiver::On(const CommitArrived& event, absl::Time now, Actions& actions) 
 
 void Receiver::On(const PeerCancelled& event, absl::Time now, Actions& actions) {
   if (!running()) return;
-  StartEnding(absl::AbortedError(absl::StrCat("the peer has cancelled: ", event.reason)), now,
-              actions);
+  StartEnding(event.refuses
+                  ? absl::UnavailableError(absl::StrCat("the peer has refused: ", event.reason))
+                  : absl::AbortedError(absl::StrCat("the peer has cancelled: ", event.reason)),
+              now, actions);
 }
 
 void Receiver::On(const LinkLost& event, absl::Time now, Actions& actions) {

@@ -42,6 +42,7 @@ struct ResendAsked {
 struct Acknowledged {};
 struct PeerCancelled {
   std::string reason;
+  bool refuses = false;  // to a receiver: there never was an offer for it
 };
 // From the link.
 struct WindowOpen {};  // one more piece may go out

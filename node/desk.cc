@@ -36,19 +36,19 @@ void Desk::Opened(SessionId session) {
 }
 
 bool Desk::Admits(const AttemptKey& key, bool has_role) {
-  engine::Refusal refusal;
+  std::string reason;
   if (!has_role) {
-    refusal.reason = "this node does not have the role";
+    reason = "this node does not have the role";
   } else if (live_.contains(key)) {
-    refusal.reason = absl::StrCat("attempt ", key.attempt.value, " is in progress here");
+    reason = absl::StrCat("attempt ", key.attempt.value, " is in progress here");
   } else if (draining_) {
-    refusal = {"the node is draining", true, kRetryAfter};
+    reason = "the node is draining";
   } else if (NumHeld() >= static_cast<size_t>(options_.max_attempts)) {
-    refusal = {"the node holds as many attempts as it may", true, kRetryAfter};
+    reason = "the node holds as many attempts as it may";
   } else {
     return true;
   }
-  outbox_.Refused(key, refusal);
+  outbox_.Refused(key, {reason, true, kRetryAfter});  // another node, or id, or time may do
   return false;
 }
 

@@ -24,10 +24,11 @@ Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
     : options_(std::move(options)), pool_(pool), sink_(sink), shipper_(pool, pump) {}
 
 absl::Status Role::Check(const Request& request, const engine::Sequence& sequence) const {
-  if (request.mode == Mode::kUnknown) return absl::InvalidArgumentError("the mode is not known");
+  if (request.mode == Mode::kUnknown) return absl::UnimplementedError("the mode is not known");
   if (request.mode == Mode::kHandOver) return absl::OkStatus();
   if (!options_.to_decode) {
-    return absl::InvalidArgumentError("this node does not decode, so it can't serve a whole run");
+    return absl::FailedPreconditionError(
+        "this node does not decode, so it can't serve a whole run");
   }
   const int64_t most = engine::MostCachedTokens(sequence, options_.limits.max_context_tokens);
   if (most > options_.limits.pool_tokens) {
@@ -48,7 +49,7 @@ void Role::Begin(const Request& request, absl::Time now) {
     status = Admit(request, std::move(attempt));
   }
   if (status.ok()) return;
-  const bool retryable = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  const bool retryable = !absl::IsInvalidArgument(status);  // that is about what is asked for
   sink_->Refused(key, {std::string(status.message()), retryable,
                        retryable ? kRetryAfter : absl::ZeroDuration()});
 }

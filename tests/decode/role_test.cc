@@ -90,8 +90,17 @@ TEST_F(DecodeRoleTest, AHandOverGivenUpAtTheDeadlineIsAFailure) {
   Begin(generation);
   rig_.Turn();
   clock_.Advance(absl::Milliseconds(999));
-  End(1, absl::AbortedError("no offer has this ticket"));
+  End(1, absl::AbortedError("the prefill node's deadline was over first"));
   EXPECT_EQ(OutcomeOf(1), Outcome::kFailed);
+}
+
+TEST_F(DecodeRoleTest, AFetchThatThePeerRefusesIsAFailure) {
+  Begin(MakeGeneration(1, 40, 3));
+  rig_.Turn();
+  End(1, absl::UnavailableError("the peer has refused: no offer has this ticket"));
+  EXPECT_EQ(OutcomeOf(1), Outcome::kFailed);
+  EXPECT_NE(rig_.sink[1].ending->error.find("no offer has this ticket"), std::string::npos);
+  EXPECT_TRUE(rig_.AllFree());
 }
 
 TEST_F(DecodeRoleTest, ACommitThatDoesNotFitTheAttemptIsAFailure) {

@@ -104,7 +104,7 @@ TEST_P(PumpTest, AFetchWithoutAnOfferIsRefusedAfterItsWait) {
   Node p(options), d(Decode());
   ASSERT_TRUE(d.pump->Fetch(FetchFrom(p, TicketOf(1), to)).ok());
   const auto fetched = d.events.WaitFetch(TicketOf(1));
-  EXPECT_EQ(fetched.commit.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(fetched.commit.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(fetched.commit.status().message().find("no offer"), absl::string_view::npos);
   EXPECT_TRUE(to.AllPoison());
 }

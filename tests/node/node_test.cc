@@ -31,6 +31,7 @@ struct Spec {
   int32_t max_attempts = 256;
   size_t mailbox_limit = 65536;
   absl::Duration peer_timeout = absl::Hours(1);  // these routers do not ping
+  absl::Duration fetch_wait = absl::Seconds(10);
 };
 
 class NodeTest : public ::testing::Test {
@@ -48,6 +49,7 @@ class NodeTest : public ::testing::Test {
     options.pump.transport = "inproc";
     options.pump.listen = spec.id;
     options.peer_timeout = spec.peer_timeout;
+    options.pump.fetch_wait = spec.fetch_wait;
     auto node = node::Node::Start(options, model_, metrics_.get(), &clock_);
     EXPECT_TRUE(node.ok()) << node.status();
     return node.ok() ? *std::move(node) : nullptr;
@@ -272,6 +274,29 @@ TEST_F(NodeTest, ADecodeWhosePrefillNeverComesEndsByItsDeadlineWithoutTraffic) {
   ExpectQuiet(*to_d_);
 }
 
+TEST_F(NodeTest, ADecodeWhosePrefillNodeKnowsNothingOfItFailsBeforeItsDeadline) {
+  StartPair({.fetch_wait = absl::Milliseconds(50)});
+  to_d_->Decode(MakeGeneration(1, 50, 20), *to_p_->answers().hello);
+  ASSERT_TRUE(to_d_->WaitFinished(1));
+  const v1::Finished finished = to_d_->answers().attempts[1].finished[0];
+  EXPECT_EQ(finished.reason(), v1::FINISH_FAILED);
+  EXPECT_NE(finished.error().find("no offer has this ticket"), std::string::npos);
+  ExpectQuiet(*to_d_);
+}
+
+TEST_F(NodeTest, ADecodeWhosePrefillHasEndedLeavesTheEndToThePrefillNode) {
+  StartPair();
+  const Generation generation = MakeGeneration(1, 50, 1);
+  to_p_->Prefill(generation, v1::MODE_HAND_OVER);
+  ASSERT_TRUE(to_p_->WaitFinished(1));
+  EXPECT_EQ(to_p_->answers().attempts[1].finished[0].reason(), v1::FINISH_LENGTH);
+  to_d_->Decode(generation, *to_p_->answers().hello);
+  ASSERT_TRUE(to_d_->WaitFinished(1));
+  EXPECT_EQ(to_d_->answers().attempts[1].finished[0].reason(), v1::FINISH_CANCELLED);
+  ExpectQuiet(*to_p_);
+  ExpectQuiet(*to_d_);
+}
+
 TEST_F(NodeTest, AKeyInUseAndARoleNotHadAreRefused) {
   StartPair();
   to_p_->Prefill(MakeGeneration(1, 300, 10), v1::MODE_HAND_OVER);
@@ -287,7 +312,7 @@ TEST_F(NodeTest, AKeyInUseAndARoleNotHadAreRefused) {
   ASSERT_TRUE(to_p_->Wait(refused(1)));
   ASSERT_TRUE(to_p_->Wait(refused(2)));
   ASSERT_TRUE(to_d_->Wait(refused(3)));
-  EXPECT_FALSE(to_d_->answers().attempts[3].refused->retryable());
+  EXPECT_TRUE(to_d_->answers().attempts[3].refused->retryable());
 }
 
 TEST_F(NodeTest, MoreAttemptsThanTheLimitAreRefusedForNow) {

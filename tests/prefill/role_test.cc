@@ -143,7 +143,6 @@ TEST_F(PrefillRoleTest, WhatCannotBeServedIsRefusedAndNothingIsHeld) {
       [](Request& r) { r.generation.emitted = {1, 2, 3, 4, 5, 6}; },
       [](Request& r) { r.generation.sampling.top_p = 0; },
       [](Request& r) { r.ticket = "short"; },
-      [](Request& r) { r.mode = Mode::kUnknown; },
       [](Request& r) {
         r.mode = Mode::kWhole;
         r.generation.max_tokens = 2000;
@@ -159,6 +158,19 @@ TEST_F(PrefillRoleTest, WhatCannotBeServedIsRefusedAndNothingIsHeld) {
   }
   EXPECT_TRUE(rig_.AllFree());
   EXPECT_EQ(fabric_.num_offers(), 0u);
+}
+
+TEST_F(PrefillRoleTest, WhatAnotherAttemptMayHaveIsARefusalForNow) {
+  Begin(MakeGeneration(1, 10, 5), Mode::kUnknown);  // a later node may know it
+  Begin(MakeGeneration(2, 10, 5));
+  Request again = PrefillOf(MakeGeneration(3, 10, 5), Mode::kHandOver);
+  again.ticket = pdserve::testing::TicketBytes(2);
+  rig_.prefill.Begin(again, clock_.Now());
+  for (const uint64_t id : {1, 3}) {
+    ASSERT_TRUE(rig_.sink[id].refusal.has_value()) << id;
+    EXPECT_TRUE(rig_.sink[id].refusal->retryable) << id;
+  }
+  EXPECT_TRUE(rig_.sink[2].accepted);
 }
 
 TEST_F(PrefillRoleTest, AFullPumpIsARefusalForNow) {
@@ -217,7 +229,8 @@ TEST_F(PrefillRoleTest, ANodeWithoutADecodeRoleRefusesWholeMode) {
   Role role({{FakeModel::kVocab, 4096, 512}, {}, 32, nullptr}, rig_.pool.get(), &rig_.pump,
             &rig_.sink);
   role.Begin(PrefillOf(MakeGeneration(1, 10, 5), Mode::kWhole), clock_.Now());
-  EXPECT_TRUE(rig_.sink[1].refusal.has_value());
+  ASSERT_TRUE(rig_.sink[1].refusal.has_value());
+  EXPECT_TRUE(rig_.sink[1].refusal->retryable);  // elsewhere
 }
 
 }  // namespace
