@@ -48,7 +48,7 @@
   X(Integer, whole_prompt_tokens, 0, 0, 1 << 24, "prompts up to this many tokens run whole on a node with both roles") \
   X(Integer, http_threads, 2, 1, 256, "threads of the HTTP server")                                     \
   X(Integer, max_connections, 4096, 1, 1 << 20, "HTTP connections at once")                             \
-  X(Integer, max_requests, 512, 1, 1 << 20, "requests in progress; more are refused with 429")          \
+  X(Integer, max_requests, 512, 1, 1 << 20, "choices of requests in progress; more are refused with 429") \
   X(Integer, max_body_bytes, 8 << 20, 1024, 1 << 30, "bytes of a request's body")                       \
   X(Integer, max_header_bytes, 32 << 10, 1024, 1 << 20, "bytes of a request's header")                  \
   X(Integer, max_choices, 16, 1, 128, "largest n of a request")                                         \

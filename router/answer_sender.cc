@@ -66,11 +66,11 @@ Usage AnswerSender::CountUsage() const {
   return usage;
 }
 
-asio::awaitable<int> AnswerSender::SendWhole(bool must_close) {
+asio::awaitable<int> AnswerSender::SendWhole(const Gate& gate) {
   while (!dispatch_->is_done()) {
     if (exchange_.client_left()) co_return kClientLeft;
     const bool is_woken = co_await exchange_.event().Wait(dispatch_->deadline());
-    if (!is_woken) dispatch_->Expire();
+    if (!is_woken) dispatch_->Expire(DeadlineExceeded());
   }
   if (exchange_.client_left()) co_return kClientLeft;
   Answer answer;
@@ -82,7 +82,7 @@ asio::awaitable<int> AnswerSender::SendWhole(bool must_close) {
     for (size_t i = 0; i < dispatch_->lanes().size(); ++i) pieces.push_back(TakePiece(i));
     answer.body = WholeAnswer(shape_, head_, pieces, CountUsage());
   }
-  answer.must_close = must_close;
+  answer.must_close = gate.is_shut();
   exchange_.Respond(answer);
   co_return answer.status;
 }
@@ -111,7 +111,7 @@ AnswerSender::Step AnswerSender::Fail(const ApiError& error, int* status) {
 }
 
 AnswerSender::Step AnswerSender::Pump(absl::Time now, int* status) {
-  if (now >= dispatch_->deadline()) dispatch_->Expire();
+  if (now >= dispatch_->deadline()) dispatch_->Expire(DeadlineExceeded());
   if (const auto& error = dispatch_->error()) return Fail(*error, status);
   std::string events = TakeEvents();
   const bool is_done = dispatch_->is_done();

@@ -19,12 +19,8 @@ constexpr int64_t kLongTextBytes = 32 << 10;
 
 struct LeavesGate {
   Gate& gate;
-  ~LeavesGate() { gate.Leave(); }
-};
-
-struct DetachesDispatch {
-  Dispatch& dispatch;
-  ~DetachesDispatch() { dispatch.Detach(); }
+  int64_t choices = 1;
+  ~LeavesGate() { gate.Leave(choices); }
 };
 
 bool IsJson(const std::string& content_type) {
@@ -50,39 +46,36 @@ AnswerHead HeadOf(const AnswerShape& shape, const ServedModel& model, absl::Time
 
 }  // namespace
 
-Gate::Entry Gate::Enter() {
-  MutexLock lock(&mutex_);
-  if (is_shut_) return Entry::kClosed;
-  if (inside_ >= limit_) return Entry::kFull;
-  metrics_->Set(Series::kRunningRequests, {}, static_cast<double>(++inside_));
-  return Entry::kOpen;
-}
+// A dispatch in progress: listed as running, and let go of in the end.
+class Api::Registration {
+ public:
+  Registration(Api& api, std::shared_ptr<Dispatch> dispatch)
+      : api_(api), dispatch_(std::move(dispatch)) {
+    MutexLock lock(&api_.mutex_);
+    is_too_late_ = api_.is_expiring_;
+    api_.running_.insert(dispatch_);
+  }
+  ~Registration() {
+    dispatch_->Detach();
+    MutexLock lock(&api_.mutex_);
+    api_.running_.erase(dispatch_);
+  }
+  bool is_too_late() const { return is_too_late_; }
 
-void Gate::Leave() {
-  MutexLock lock(&mutex_);
-  metrics_->Set(Series::kRunningRequests, {}, static_cast<double>(--inside_));
-  changed_.NotifyAll();
-}
-
-void Gate::Shut() {
-  MutexLock lock(&mutex_);
-  is_shut_ = true;
-}
-
-bool Gate::is_shut() const {
-  MutexLock lock(&mutex_);
-  return is_shut_;
-}
-
-bool Gate::WaitUntilEmpty(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
-  MutexLock lock(&mutex_);
-  while (inside_ > 0 && absl::Now() < end) changed_.WaitFor(mutex_, end - absl::Now());
-  return inside_ == 0;
-}
+ private:
+  Api& api_;
+  const std::shared_ptr<Dispatch> dispatch_;
+  bool is_too_late_ = false;
+};
 
 Api::Api(const RouterOptions& options, DispatchContext* context)
     : options_(options), context_(context), gate_(options.max_requests, context->metrics) {}
+
+void Api::ExpireRunning() {
+  MutexLock lock(&mutex_);
+  is_expiring_ = true;
+  for (const auto& dispatch : running_) dispatch->PostExpire(ShuttingDown());
+}
 
 int Api::Refuse(Exchange& exchange, const ApiError& error) {
   Answer answer = AnswerFrom(error);
@@ -146,12 +139,15 @@ asio::awaitable<int> Api::Generate(Exchange& exchange, Endpoint endpoint, absl::
   const Gate::Entry entry = gate_.Enter();
   if (entry == Gate::Entry::kFull) co_return Refuse(exchange, TooManyRequests());
   if (entry == Gate::Entry::kClosed) {
-    co_return Refuse(exchange, Overloaded("the server is shutting down", absl::Seconds(5)));
+    co_return Refuse(exchange, ShuttingDown());
   }
-  const LeavesGate leaves{gate_};
+  LeavesGate leaves{gate_};
   if (const auto error = CheckContentType(exchange.request())) co_return Refuse(exchange, *error);
   const Result<Ask> ask = ParseAsk(endpoint, exchange.request().body, options_.max_choices);
   if (const auto* error = std::get_if<ApiError>(&ask)) co_return Refuse(exchange, *error);
+  const int64_t more = NumChoices(std::get<Ask>(ask)) - 1;
+  if (!gate_.Widen(more)) co_return Refuse(exchange, TooManyRequests());
+  leaves.choices += more;
   int status = co_await Run(exchange, std::get<Ask>(ask), received);
   // Inside the gate, as a drain waits for what is in it.
   if (!co_await exchange.Flush()) status = kClientLeft;
@@ -183,7 +179,8 @@ asio::awaitable<int> Api::Run(Exchange& exchange, const Ask& ask, absl::Time rec
 
   const auto dispatch = std::make_shared<Dispatch>(context_, snapshot->model, exchange.strand(),
                                                    received, received + options_.request_timeout);
-  const DetachesDispatch detaches{*dispatch};
+  const Registration registration(*this, dispatch);
+  if (registration.is_too_late()) co_return Refuse(exchange, ShuttingDown());
   const uint64_t seed = ask.seed ? *ask.seed : RandomBits();
   for (const PreparedPrompt& prompt : prompts) {
     for (int32_t sample = 0; sample < ask.n; ++sample) {
@@ -197,7 +194,7 @@ asio::awaitable<int> Api::Run(Exchange& exchange, const Ask& ask, absl::Time rec
   if (ask.stream) {
     co_return co_await sender.SendStream(*context_->clock, options_.keepalive_interval);
   }
-  co_return co_await sender.SendWhole(gate_.is_shut());
+  co_return co_await sender.SendWhole(gate_);
 }
 
 }  // namespace pdserve::router

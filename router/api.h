@@ -10,39 +10,18 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/mutex.h"
 #include "router/answer_shape.h"
 #include "router/dispatch.h"
 #include "router/fleet_snapshot.h"
+#include "router/gate.h"
 #include "router/http.h"
 #include "router/router.h"
 #include "router/routes.h"
 
 namespace pdserve::router {
-
-/// Counts requests in progress and bounds them.
-class Gate {
- public:
-  Gate(int64_t limit, Metrics* metrics) : limit_(limit), metrics_(metrics) {}
-  enum class Entry { kOpen, kFull, kClosed };
-  /// kOpen: counted until Leave.
-  Entry Enter();
-  void Leave();
-  /// Nobody enters any more.
-  void Shut();
-  bool is_shut() const;
-  /// False: some were still inside after `timeout`.
-  bool WaitUntilEmpty(absl::Duration timeout);
-
- private:
-  const int64_t limit_;
-  Metrics* const metrics_;
-  mutable Mutex mutex_;
-  CondVar changed_;
-  int64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_shut_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 class Api {
  public:
@@ -50,8 +29,12 @@ class Api {
 
   boost::asio::awaitable<void> Handle(Exchange& exchange);
   Gate& gate() { return gate_; }
+  /// Ends what runs, and what is just about to, with the error of a shutdown.
+  void ExpireRunning();
 
  private:
+  class Registration;
+
   boost::asio::awaitable<int> Serve(Exchange& exchange, const Route& route, absl::Time received);
   boost::asio::awaitable<int> Generate(Exchange& exchange, Endpoint endpoint, absl::Time received);
   boost::asio::awaitable<int> Run(Exchange& exchange, const Ask& ask, absl::Time received);
@@ -62,6 +45,9 @@ class Api {
   const RouterOptions options_;
   DispatchContext* const context_;
   Gate gate_;
+  Mutex mutex_;
+  absl::flat_hash_set<std::shared_ptr<Dispatch>> running_ ABSL_GUARDED_BY(mutex_);
+  bool is_expiring_ ABSL_GUARDED_BY(mutex_) = false;
   boost::asio::thread_pool text_threads_{1};  // tokenises long texts, so that streams go on
 };
 
@@ -72,7 +58,7 @@ class AnswerSender {
                const std::vector<PreparedPrompt>& prompts, AnswerHead head);
 
   /// The status for metrics: 499 when the client left.
-  boost::asio::awaitable<int> SendWhole(bool must_close);
+  boost::asio::awaitable<int> SendWhole(const Gate& gate);
   boost::asio::awaitable<int> SendStream(const Clock& clock, absl::Duration keepalive);
 
  private:

@@ -15,7 +15,7 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxPrompts = 128;
-constexpr size_t kMaxRequestChoices = 128;  // prompts times n
+constexpr int64_t kMaxRequestChoices = 128;  // prompts times n
 constexpr int64_t kDefaultCompletionTokens = 16;
 
 void ReadStop(Fields& fields, Ask& ask) {
@@ -124,7 +124,7 @@ void ReadPrompts(Fields& fields, Ask& ask) {
 
 // A node holds a bounded number of attempts; one request must not take them all.
 void CheckChoices(Fields& fields, const Ask& ask) {
-  const size_t choices = ask.prompts.size() * static_cast<size_t>(ask.n);
+  const int64_t choices = NumChoices(ask);
   if (choices <= kMaxRequestChoices) return;
   fields.Fail(InvalidValue("n", fmt::format("prompts times n is {}, at most {} are served at once",
                                             choices, kMaxRequestChoices)));
@@ -227,6 +227,10 @@ Result<std::vector<PreparedPrompt>> Prepare(const Ask& ask, const ServedModel& m
     prepared.push_back(std::get<PreparedPrompt>(std::move(fit)));
   }
   return prepared;
+}
+
+int64_t NumChoices(const Ask& ask) {
+  return (ask.endpoint == Endpoint::kChat ? 1 : std::ssize(ask.prompts)) * ask.n;
 }
 
 int64_t TextBytes(const Ask& ask) {

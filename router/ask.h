@@ -65,6 +65,9 @@ struct PreparedPrompt {
 Result<std::vector<PreparedPrompt>> Prepare(const Ask& ask, const ServedModel& model,
                                             int64_t max_context_tokens);
 
+/// Prompts times n.
+int64_t NumChoices(const Ask& ask);
+
 /// The text that Prepare would tokenise, in bytes: what it costs.
 int64_t TextBytes(const Ask& ask);
 

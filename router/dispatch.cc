@@ -44,7 +44,6 @@ Request RequestFrom(const Lane& lane, AttemptId attempt, const std::string& tick
 }
 
 ApiError ErrorOf(const Choice& choice) {
-  if (choice.ending() == Ending::kExpired) return DeadlineExceeded();
   if (choice.ending() == Ending::kFailed) return NodeFailed(choice.failure());
   if (choice.ending() == Ending::kRefused) return Unservable(choice.failure());
   return Overloaded(fmt::format("no node can take the request now: {}", choice.failure()),
@@ -95,7 +94,18 @@ void Dispatch::Start(Event* wake) {
   }
 }
 
-void Dispatch::Expire() { FeedAll(Expired{}); }
+void Dispatch::Expire(const ApiError& error) {
+  if (is_done()) return;
+  error_ = error;
+  FeedAll(Expired{});
+}
+
+void Dispatch::PostExpire(ApiError error) {
+  boost::asio::post(strand_, [self = shared_from_this(), error = std::move(error)] {
+    self->Expire(error);
+    if (self->wake_ != nullptr) self->wake_->Notify();
+  });
+}
 
 void Dispatch::Detach() {
   wake_ = nullptr;
@@ -231,11 +241,9 @@ void Dispatch::EndLane(Lane& lane) {
   lane.decode_work = Booking();
   lane.text.Finish();
   CountEnd(lane);
-  const Ending ending = lane.choice.ending();
-  const std::string_view outcome = OutcomeName(ending);
-  if (error_ || (outcome != "failed" && outcome != "expired")) return;
+  if (error_ || OutcomeName(lane.choice.ending()) != "failed") return;
   error_ = ErrorOf(lane.choice);
-  if (ending == Ending::kFailed) spdlog::warn("request failed: {}", error_->message);
+  if (lane.choice.ending() == Ending::kFailed) spdlog::warn("request failed: {}", error_->message);
   FeedAll(Abandoned{});
 }
 

@@ -65,8 +65,10 @@ class Dispatch final : public AttemptSink, public std::enable_shared_from_this<D
 
   /// `wake` is notified whenever something has changed, until Detach.
   void Start(Event* wake);
-  /// The request's time is over.
-  void Expire();
+  /// The request's time is over: what has not ended fails with `error`.
+  void Expire(const ApiError& error);
+  /// The same from any thread.
+  void PostExpire(ApiError error);
   /// Nobody waits for an answer any more: cancels what still runs.
   void Detach();
 

@@ -64,6 +64,12 @@ ApiError Overloaded(std::string_view message, absl::Duration retry_after) {
   return error;
 }
 
+ApiError ShuttingDown() {
+  ApiError error = Overloaded("the server is shutting down", absl::Seconds(5));
+  error.must_close = true;
+  return error;
+}
+
 ApiError DeadlineExceeded() {
   ApiError error = ServerError(504, "deadline_exceeded", "the request took longer than it may");
   error.retry_is_useless = true;

@@ -20,6 +20,7 @@ struct ApiError {
   absl::Duration retry_after;  // above zero: a Retry-After header
   std::string allow;           // of a 405
   bool retry_is_useless = false;
+  bool must_close = false;  // the connection ends with it
 };
 
 /// A value, or why there is none.
@@ -34,6 +35,8 @@ ApiError InvalidJson(std::string_view why);
 ApiError TooManyRequests();
 /// 503: no node, draining. `retry_after` is put into [1 s, 120 s].
 ApiError Overloaded(std::string_view message, absl::Duration retry_after);
+/// 503: this process takes and finishes no more.
+ApiError ShuttingDown();
 ApiError DeadlineExceeded();
 /// 502: the nodes failed at it.
 ApiError NodeFailed(std::string_view message);

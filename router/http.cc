@@ -67,6 +67,7 @@ Answer AnswerFrom(const ApiError& error) {
   answer.retry_after = error.retry_after;
   answer.allow = error.allow;
   answer.retry_is_useless = error.retry_is_useless;
+  answer.must_close = error.must_close;
   return answer;
 }
 

@@ -17,6 +17,9 @@
 namespace pdserve::router {
 namespace {
 
+// For the errors of requests that a drain has ended, on their way to the clients.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
+
 class LiveRouter final : public Router {
  public:
   LiveRouter(const RouterOptions& options, std::unique_ptr<Policy> policy, Metrics* metrics,
@@ -55,6 +58,10 @@ class LiveRouter final : public Router {
   bool Drain(absl::Duration timeout) override {
     api_.gate().Shut();
     const bool is_empty = api_.gate().WaitUntilEmpty(timeout);
+    if (!is_empty) {
+      api_.ExpireRunning();
+      api_.gate().WaitUntilEmpty(kLastWords);
+    }
     http_.StopListening();
     return is_empty;
   }

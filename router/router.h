@@ -59,8 +59,8 @@ class Router {
 
   virtual std::string address() const = 0;
 
-  /// New requests get 503; waits until running ones have ended or `timeout` is over. True: all
-  /// ended.
+  /// New requests get 503; waits until running ones have ended or `timeout` is over; those that
+  /// still run then end in an error, and a second is theirs to send it. True: all ended in time.
   virtual bool Drain(absl::Duration timeout) = 0;
 };
 

@@ -304,6 +304,22 @@ TEST_F(DispatchTest, MoreRequestsThanTheLimitAreRefusedAtOnce) {
   EXPECT_EQ(rig_.prefill().num_prefills(), 1u);
 }
 
+TEST_F(DispatchTest, ChoicesCountAgainstTheLimitOfRequests) {
+  rig_.options.max_requests = 4;
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  HttpClient first(rig_.address());
+  first.Post("/v1/completions", CompletionBody(4, R"("n":3)"));
+  for (int i = 0; i < 3; ++i) rig_.prefill().NextPrefill();
+  const HttpAnswer second = rig_.Ask("/v1/completions", CompletionBody(4, R"("n":2)"));
+  EXPECT_EQ(second.status, 429);
+  EXPECT_EQ(second.headers.at("retry-after"), "1");
+  EXPECT_EQ(rig_.prefill().num_prefills(), 3u);
+  HttpClient third(rig_.address());
+  third.Post("/v1/completions", CompletionBody(4));
+  rig_.prefill().NextPrefill();
+}
+
 TEST_F(DispatchTest, DrainRefusesNewRequestsAndLetsRunningOnesEnd) {
   rig_.AddPair(/*is_automatic=*/false);
   rig_.Start();
@@ -331,13 +347,43 @@ TEST_F(DispatchTest, DrainRefusesNewRequestsAndLetsRunningOnesEnd) {
   EXPECT_EQ(Get(rig_.address(), "/livez").status, 0);
 }
 
+TEST_F(DispatchTest, ADrainThatTimesOutEndsWhatRunsInAnError) {
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  HttpClient whole(rig_.address());
+  whole.Post("/v1/completions", CompletionBody(4));
+  rig_.prefill().NextPrefill();
+  HttpClient waiting(rig_.address());
+  waiting.Post("/v1/completions", CompletionBody(4, R"("stream":true)"));
+  rig_.prefill().NextPrefill();
+  HttpClient streaming(rig_.address());
+  streaming.Post("/v1/completions", CompletionBody(4, R"("stream":true)"));
+  rig_.prefill().SendTokens(rig_.prefill().NextPrefill().attempt(), 0, {'a'});
+  streaming.ReadUntil("\"text\":\"a\"");
+
+  EXPECT_FALSE(rig_.router->Drain(absl::Milliseconds(1)));
+  for (HttpClient* client : {&whole, &waiting}) {
+    const HttpAnswer answer = client->Read();
+    EXPECT_EQ(answer.status, 503) << answer.body;
+    EXPECT_EQ(answer.json()["error"]["message"], "the server is shutting down");
+    EXPECT_EQ(answer.headers.at("retry-after"), "5");
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+    EXPECT_TRUE(client->IsClosedByPeer());
+  }
+  const std::string rest = streaming.ReadUntil("0\r\n\r\n");
+  EXPECT_NE(rest.find(R"(data: {"error":{)"), std::string::npos) << rest;
+  EXPECT_EQ(rest.find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(streaming.IsClosedByPeer());
+  EXPECT_TRUE(Eventually([&] { return rig_.prefill().num_cancels() == 3; }));
+  EXPECT_EQ(rig_.Metric(R"(pdserve_attempts_total{outcome="expired"})"), 3);
+}
+
 TEST_F(DispatchTest, RouterThatStopsCancelsWhatRuns) {
   rig_.AddPair(/*is_automatic=*/false);
   rig_.Start();
   HttpClient client(rig_.address());
   client.Post("/v1/completions", CompletionBody(4));
   rig_.prefill().NextPrefill();
-  EXPECT_FALSE(rig_.router->Drain(absl::Milliseconds(1)));
   rig_.StopRouter();
   EXPECT_EQ(client.Read().status, 0);
 }
