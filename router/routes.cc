@@ -49,7 +49,17 @@ std::string PercentDecode(std::string_view text) {
   return decoded;
 }
 
+// Of an absolute target, as proxies are asked for it, what comes after the host.
+std::string_view WithoutAuthority(std::string_view target) {
+  const size_t scheme = target.find("://");
+  if (scheme == std::string_view::npos || scheme != target.find_first_of(":/?#")) return target;
+  target.remove_prefix(scheme + 3);
+  const size_t path = target.find_first_of("/?#");
+  return path == std::string_view::npos ? "/" : target.substr(path);
+}
+
 std::string_view Normalise(std::string_view target) {
+  target = WithoutAuthority(target);
   std::string_view path = target.substr(0, target.find_first_of("?#"));
   if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   if (path.substr(0, 4) == "/v1/") path.remove_prefix(3);

@@ -17,7 +17,8 @@ struct Route {
   std::string model_id;  // kModel: decoded
 };
 
-/// 404 names the supported routes; 405 has `allow`. `target` is path and query as sent.
+/// 404 names the supported routes; 405 has `allow`. `target` as sent: path and query, or a whole
+/// URL.
 Result<Route> FindRoute(std::string_view method, std::string_view target);
 
 /// Label of the route in metrics.

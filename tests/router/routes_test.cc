@@ -34,6 +34,20 @@ TEST(RoutesTest, ModelIdsMayHoldSlashesColonsAndEscapes) {
   EXPECT_EQ(id("/models/a%zz"), "a%zz");
 }
 
+TEST(RoutesTest, AWholeUrlMeansItsPath) {
+  for (const char* target : {"http://host/v1/models", "https://host:8000/models/?a=b",
+                             "HTTP://user@[::1]:80/v1/models#x"}) {
+    const auto route = FindRoute("GET", target);
+    ASSERT_TRUE(std::holds_alternative<Route>(route)) << target;
+    EXPECT_EQ(std::get<Route>(route).kind, RouteKind::kModels);
+  }
+  EXPECT_EQ(std::get<Route>(FindRoute("GET", "/v1/models/s3://bucket/m")).model_id,
+            "s3://bucket/m");
+  for (const char* target : {"http://host", "http://", "://", "http://host?/v1/models"}) {
+    EXPECT_EQ(std::get<ApiError>(FindRoute("GET", target)).status, 404) << target;
+  }
+}
+
 TEST(RoutesTest, UnknownRoutesNameTheSupportedOnes) {
   for (const char* target :
        {"/", "", "/v1", "/v1/", "/v1/embeddings", "/v1/v1/models", "models", "/v1/chat", "*"}) {
