@@ -28,14 +28,17 @@ bool IsJson(const std::string& content_type) {
   return type == "application/json" || absl::EndsWith(type, "+json");
 }
 
-// A web page can post text to any host without asking it first, but not JSON.
-std::optional<ApiError> CheckContentType(const HttpRequest& request) {
-  if (request.origin.empty() || IsJson(request.content_type)) return std::nullopt;
-  ApiError error;
-  error.status = 415;
-  error.code = "unsupported_media_type";
-  error.message = "the content type must be application/json";
-  return error;
+std::optional<ApiError> CheckContent(const HttpRequest& request) {
+  if (!request.content_encoding.empty() &&
+      !absl::EqualsIgnoreCase(request.content_encoding, "identity")) {
+    return UnsupportedMedia(fmt::format("a body in content encoding {} is not read; send it plain",
+                                        request.content_encoding.substr(0, 100)));
+  }
+  // A web page can post text to any host without asking it first, but not JSON.
+  if (!request.origin.empty() && !IsJson(request.content_type)) {
+    return UnsupportedMedia("the content type must be application/json");
+  }
+  return std::nullopt;
 }
 
 AnswerHead HeadOf(const AnswerShape& shape, const ServedModel& model, absl::Time now) {
@@ -142,7 +145,7 @@ asio::awaitable<int> Api::Generate(Exchange& exchange, Endpoint endpoint, absl::
     co_return Refuse(exchange, ShuttingDown());
   }
   LeavesGate leaves{gate_};
-  if (const auto error = CheckContentType(exchange.request())) co_return Refuse(exchange, *error);
+  if (const auto error = CheckContent(exchange.request())) co_return Refuse(exchange, *error);
   const Result<Ask> ask = ParseAsk(endpoint, exchange.request().body, options_.max_choices);
   if (const auto* error = std::get_if<ApiError>(&ask)) co_return Refuse(exchange, *error);
   const int64_t more = NumChoices(std::get<Ask>(ask)) - 1;

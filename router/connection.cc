@@ -25,6 +25,8 @@ constexpr size_t kFarTooManyBytes = 64 << 20;
 constexpr absl::Duration kMoment = absl::Seconds(1);
 // Else the kernel takes megabytes for a reader that is slow, before we notice.
 constexpr int kKernelBufferBytes = 256 << 10;
+// A request, however slowly its bytes come, is read for so many idle timeouts at most.
+constexpr int kIdleTimeoutsToRead = 4;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr size_t kLongestRequestId = 128;
 
@@ -49,6 +51,7 @@ HttpRequest RequestFrom(http::request<http::string_body>& message) {
   const auto target = message.target();
   request.target.assign(target.data(), target.size());
   request.content_type = Header(message, "content-type");
+  request.content_encoding = Header(message, "content-encoding");
   request.origin = Header(message, "origin");
   request.id = RequestId(Header(message, "x-request-id"));
   request.body = std::move(message.body());
@@ -189,7 +192,9 @@ bool Connection::Parse(Parser& parser, std::optional<ApiError>& broken) {
 
 asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser,
                                                              std::optional<ApiError>& broken) {
-  absl::Time deadline = server_->clock()->Now() + server_->options().idle_timeout;
+  const absl::Duration patience = server_->options().idle_timeout;
+  absl::Time deadline = server_->clock()->Now() + patience;
+  absl::Time end = absl::InfiniteFuture();  // from the first byte on
   bool was_told_to_go_on = false;
   while (!Parse(parser, broken)) {
     if (parser.is_header_done() && !was_told_to_go_on) {
@@ -199,9 +204,10 @@ asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser,
       }
     }
     const bool has_begun = parser.got_some() || incoming_.size() > 0;
-    if (parser.is_header_done()) {  // a body may take its time, as long as it comes
-      deadline = server_->clock()->Now() + server_->options().idle_timeout;
-    }
+    const absl::Time now = server_->clock()->Now();
+    if (has_begun) end = std::min(end, now + kIdleTimeoutsToRead * patience);
+    // A body may take its time, as long as it comes.
+    if (parser.is_header_done()) deadline = std::min(end, now + patience);
     if (incoming_.size() == incoming_.max_size()) {
       broken = ErrorOf(http::error::header_limit, server_->options());
       co_return ReadEnd::kBroken;

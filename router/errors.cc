@@ -48,6 +48,12 @@ ApiError InvalidJson(std::string_view why) {
   return BadRequest("invalid_json", "", fmt::format("the body is not a JSON object: {}", why));
 }
 
+ApiError UnsupportedMedia(std::string_view message) {
+  ApiError error = BadRequest("unsupported_media_type", "", std::string(message));
+  error.status = 415;
+  return error;
+}
+
 ApiError TooManyRequests() {
   ApiError error;
   error.status = 429;

@@ -32,6 +32,7 @@ ApiError InvalidValue(std::string_view param, std::string_view message);
 ApiError MissingField(std::string_view param);
 ApiError UnsupportedField(std::string_view param);
 ApiError InvalidJson(std::string_view why);
+ApiError UnsupportedMedia(std::string_view message);
 ApiError TooManyRequests();
 /// 503: no node, draining. `retry_after` is put into [1 s, 120 s].
 ApiError Overloaded(std::string_view message, absl::Duration retry_after);

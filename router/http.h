@@ -30,8 +30,9 @@ inline void Ignore(const boost::system::error_code& /*error*/) {}
 
 struct HttpRequest {
   std::string method;
-  std::string target;  // as sent: path and query
+  std::string target;  // as sent: path and query, or a whole URL
   std::string content_type;
+  std::string content_encoding;
   std::string origin;
   std::string id;  // x-request-id: the client's if it is short and printable
   std::string body;

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -170,6 +171,12 @@ std::string HttpClient::ReadUntil(const std::string& text) {
 bool HttpClient::IsClosedByPeer() {
   char byte = 0;
   return buffer_.empty() && (socket_ < 0 || recv(socket_, &byte, 1, 0) == 0);
+}
+
+bool HttpClient::HasInput(absl::Duration patience) {
+  pollfd watched{socket_, POLLIN, 0};
+  return !buffer_.empty() ||
+         poll(&watched, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) != 0;
 }
 
 HttpAnswer Post(const std::string& address, const std::string& path, const std::string& body,

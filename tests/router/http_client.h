@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 
 namespace pdserve::testing {
@@ -41,6 +42,8 @@ class HttpClient {
   /// Bytes as they come, until `text` was seen; all that was read, or "" when the peer ended first.
   std::string ReadUntil(const std::string& text);
   bool IsClosedByPeer();
+  /// Bytes or the peer's end have come, or do within `patience`.
+  bool HasInput(absl::Duration patience);
 
   void ShutdownWrite();
   void Close();

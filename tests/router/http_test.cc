@@ -211,6 +211,20 @@ TEST_F(HttpTest, IdleConnectionsAndHalfRequestsAreClosed) {
   EXPECT_EQ(half.Read().status, 408);
 }
 
+TEST_F(HttpTest, ABodyThatTricklesInIsGivenUpInTheEnd) {
+  rig_.options.idle_timeout = absl::Milliseconds(50);
+  rig_.Start(/*must_be_ready=*/false);
+  HttpClient client(rig_.address());
+  client.Send("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+  int sent = 0;
+  for (; sent < 4000 && !client.HasInput(absl::Milliseconds(5)); ++sent) client.Send(" ");
+  EXPECT_LT(sent, 4000);
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 408);
+  EXPECT_EQ(answer.code(), "request_timeout");
+  EXPECT_EQ(answer.headers.at("connection"), "close");
+}
+
 TEST_F(HttpTest, MoreConnectionsThanTheLimitAreTurnedAway) {
   rig_.options.max_connections = 2;
   rig_.Start(/*must_be_ready=*/false);
@@ -258,6 +272,27 @@ TEST_F(HttpTest, WebPagesMayNotPostWithoutJson) {
             200);
   EXPECT_FALSE(post("Origin: http://evil\r\nContent-Type: application/json\r\n")
                    .headers.contains("access-control-allow-origin"));
+}
+
+TEST_F(HttpTest, AnEncodedBodyIsRefusedByName) {
+  rig_.AddPair();
+  rig_.Start();
+  HttpClient client(rig_.address());
+  client.Post("/v1/completions", CompletionBody(1), "Content-Encoding: gzip\r\n");
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 415);
+  EXPECT_EQ(answer.code(), "unsupported_media_type");
+  EXPECT_NE(answer.body.find("gzip"), std::string::npos);
+  client.Post("/v1/completions", CompletionBody(1), "Content-Encoding: Identity\r\n");
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(HttpTest, AWholeUrlAsTargetIsServed) {
+  rig_.AddPair();
+  rig_.Start();
+  HttpClient client(rig_.address());
+  client.Get("http://somewhere/v1/models");
+  EXPECT_EQ(client.Read().status, 200);
 }
 
 TEST_F(HttpTest, AClientThatSendsNoMoreStillGetsWhatNeedsNoWaiting) {
