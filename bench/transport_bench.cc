@@ -48,6 +48,7 @@ void Report(const std::string& name, size_t piece_bytes, const std::function<voi
 }
 
 struct Ends final : PumpEvents {
+  void OnOfferFetched(Ticket) override {}
   void OnOfferEnded(Ticket, absl::Status status, const TransferStats&) override {
     if (!status.ok()) std::abort();
     offer->Notify();

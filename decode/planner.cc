@@ -96,8 +96,11 @@ class Planning {
   }
 
   void Land() {
-    while (plan_.num_landings < state_.waiting.size() &&
-           Reserve(state_.waiting[plan_.num_landings])) {
+    int32_t held = state_.landing_blocks;
+    for (const int32_t needed : state_.waiting) {
+      if (held > 0 && needed > state_.max_landing_blocks - held) return;  // and reserves nothing
+      if (!Reserve(needed)) return;
+      held += needed;
       ++plan_.num_landings;
     }
   }

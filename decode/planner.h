@@ -2,7 +2,9 @@
 // The oldest always moves on: it takes blocks from the youngest when the pool is empty, never the
 // other way, so there is no deadlock. Who lost its blocks is computed again in chunks, from what
 // the decode rows leave of the budget, and before anyone new lands. A landing or a return leaves a
-// little room for those that run, else it would be thrown out again at once.
+// little room for those that run, else it would be thrown out again at once. What lands waits for
+// its prefill node; on a node that prefills too it holds a share of the pool at most, else two such
+// nodes could wait for each other.
 #ifndef PDSERVE_DECODE_PLANNER_H_
 #define PDSERVE_DECODE_PLANNER_H_
 
@@ -24,6 +26,8 @@ struct DecodeState {
   std::span<const RunningView> running;  // oldest first
   std::span<const int32_t> waiting;      // blocks that each needs to land; oldest first
   int32_t landing = 0;                   // attempts whose blocks are arriving
+  int32_t landing_blocks = 0;            // theirs
+  int32_t max_landing_blocks = 0;        // one alone may have more
   int32_t free_blocks = 0;
   int32_t block_tokens = 0;
   int32_t max_batch = 0;

@@ -144,9 +144,13 @@ DecodePlan Role::MakePlan(const engine::Plan& plan) const {
   std::vector<int32_t> waiting;
   waiting.reserve(waiting_.size());
   for (const Attempt* attempt : waiting_) waiting.push_back(attempt->needed_blocks);
+  int32_t landing_blocks = 0;
+  for (const Attempt* attempt : landing_) landing_blocks += attempt->needed_blocks;
   return PlanDecode({.running = running,
                      .waiting = waiting,
                      .landing = static_cast<int32_t>(landing_.size()),
+                     .landing_blocks = landing_blocks,
+                     .max_landing_blocks = options_.max_landing_blocks,
                      .free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0),
                      .block_tokens = options_.block_tokens,
                      .max_batch = options_.max_batch,
@@ -163,7 +167,7 @@ void Role::AddWork(absl::Time now, engine::Plan& plan) {
   for (const Row& row : decode.rows) AddRow(*running_[row.running], row, now, plan);
   Land(decode.num_landings);
   plan.reserved_blocks += decode.reserved_blocks;
-  BreakStall(now);
+  BreakStall(!decode.rows.empty(), now);
 }
 
 absl::Time Role::NextDeadline() const {
@@ -171,15 +175,15 @@ absl::Time Role::NextDeadline() const {
   return stalled_since_ ? std::min(next, *stalled_since_ + options_.stall_timeout) : next;
 }
 
-void Role::BreakStall(absl::Time now) {
-  if (waiting_.empty() || landing_.empty() || !running_.empty()) {
+void Role::BreakStall(bool has_rows, absl::Time now) {
+  if (has_rows || landing_.empty() || (waiting_.empty() && running_.empty())) {
     stalled_since_.reset();
     return;
   }
   if (!stalled_since_) stalled_since_ = now;
   if (now < *stalled_since_ + options_.stall_timeout) return;
   stalled_since_.reset();
-  const int32_t wanted = waiting_.front()->needed_blocks;
+  const int32_t wanted = waiting_.empty() ? 1 : waiting_.front()->needed_blocks;
   for (int32_t given_up = 0; given_up < wanted && !landing_.empty();) {
     given_up += landing_.back()->needed_blocks;
     End(*landing_.back(), Outcome::kFailed,

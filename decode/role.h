@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,10 +44,11 @@ struct RoleOptions {
   std::vector<TokenId> end_tokens;  // sorted
   int32_t block_tokens = 0;
   int32_t max_batch = 0;
-  /// Nothing runs, landings hold the blocks that others wait for, and none of them ends: after this
-  /// time the youngest fail. Two nodes whose orders of arrival differ could else wait for each
-  /// other until a deadline: the prefill node's blocks hold what waits here, and ours what waits
-  /// there.
+  /// Most blocks that landings hold together.
+  int32_t max_landing_blocks = std::numeric_limits<int32_t>::max();
+  /// Nobody has a row, landings hold the blocks that others wait for, and none of them ends: after
+  /// this time the youngest fail. The shares of the pools keep nodes from waiting for each other;
+  /// this is for what is too large for them, and for a prefill node that does not move.
   absl::Duration stall_timeout = absl::Seconds(30);
 };
 
@@ -106,7 +108,7 @@ class Role final : public engine::StepClient {
   void Preempt(Attempt& attempt);
   void AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan);
   void Land(size_t count);
-  void BreakStall(absl::Time now);
+  void BreakStall(bool has_rows, absl::Time now);
   bool EndIfFinished(Attempt& attempt, absl::Time now);
   void End(Attempt& attempt, engine::Outcome outcome, const std::string& error);
 

@@ -91,6 +91,7 @@ void Offers::Start(const Ticket& ticket, LinkId link, const v1::Fetch& fetch, ab
   held.link = link;
   held.fetch = fetch.fetch();
   lanes_[link].fetches[fetch.fetch()] = ticket;
+  events_->OnOfferFetched(ticket);
   Apply(ticket, Fetched{fetch}, now);
 }
 

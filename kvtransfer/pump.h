@@ -57,6 +57,9 @@ struct FetchSpec {  // decode side
 class PumpEvents {
  public:
   virtual ~PumpEvents() = default;
+  /// The peer has asked for the offer: it has room for all of its blocks. At most once, and before
+  /// the offer's end.
+  virtual void OnOfferFetched(Ticket ticket) = 0;
   /// OK: the peer has acknowledged the whole cache.
   virtual void OnOfferEnded(Ticket ticket, absl::Status status, const TransferStats& stats) = 0;
   /// OK: every block is there, checked, and the commit with it. Aborted: the peer had an offer, and

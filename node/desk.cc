@@ -79,6 +79,8 @@ void Desk::Lost(SessionId session) {
   for (const AttemptKey& key : lost) Cancel(key);
 }
 
+void Desk::OnOfferFetched(Ticket ticket) { parts_.prefill->OnOfferFetched(ticket); }
+
 void Desk::OnOfferEnded(Ticket ticket, const absl::Status& status,
                         const kvtransfer::TransferStats& stats) {
   parts_.metrics->Add(Series::kOffersEnded, {options_.node_id, OutcomeLabel(status)}, 1);

@@ -55,6 +55,7 @@ class Desk final : public engine::StepClient, public engine::AttemptSink {
   /// Answered by one Finished(kCancelled), also where there is no such attempt (any more).
   void Cancel(const engine::AttemptKey& key);
   void Lost(SessionId session);
+  void OnOfferFetched(Ticket ticket);
   void OnOfferEnded(Ticket ticket, const absl::Status& status,
                     const kvtransfer::TransferStats& stats);
   void OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRecord>& commit,

@@ -59,6 +59,7 @@ class ComposedNode final : public Node, public Inbox, public kvtransfer::PumpEve
   void Cancel(engine::AttemptKey key, std::function<void()> done) override;
   void Lost(SessionId session) override;
 
+  void OnOfferFetched(Ticket ticket) override;
   void OnOfferEnded(Ticket ticket, absl::Status status,
                     const kvtransfer::TransferStats& stats) override;
   void OnFetchEnded(Ticket ticket, absl::StatusOr<kvtransfer::CommitRecord> commit,
@@ -159,16 +160,19 @@ void ComposedNode::MakeRoles() {
   const engine::ModelCard& card = model_->card();
   const engine::GenerationLimits limits{card.vocab_size, card.max_context_tokens, pool_tokens()};
   const int32_t block_tokens = card.cache_layout.block_tokens;
+  const int32_t capacity = pool_->capacity();
   if (options_.decodes) {
+    decode::RoleOptions decode{
+        .limits = limits, .end_tokens = card.end_tokens, .block_tokens = block_tokens};
     // Decode rows must not use the whole budget up, else prompts on the same node would starve.
-    const int32_t most = std::max(options_.step_loop.max_step_tokens * 3 / 4, 1);
-    decode_ =
-        std::make_unique<decode::Role>(decode::RoleOptions{limits, card.end_tokens, block_tokens,
-                                                           std::min(options_.max_batch, most)},
-                                       pool_.get(), pump_.get(), &desk_);
+    decode.max_batch =
+        std::min(options_.max_batch, std::max(options_.step_loop.max_step_tokens * 3 / 4, 1));
+    if (options_.prefills) decode.max_landing_blocks = capacity / 2;
+    decode_ = std::make_unique<decode::Role>(std::move(decode), pool_.get(), pump_.get(), &desk_);
   }
   if (!options_.prefills) return;
-  prefill::RoleOptions prefill{limits, card.end_tokens, block_tokens, nullptr};
+  prefill::RoleOptions prefill{limits, card.end_tokens, block_tokens, nullptr,
+                               options_.decodes ? capacity / 4 : capacity / 2};
   if (decode_) {
     prefill.to_decode = [this](engine::Sequence sequence, const engine::PhaseTimes& times) {
       decode_->Adopt(std::move(sequence), times, clock_->Now());
@@ -274,6 +278,10 @@ void ComposedNode::Cancel(engine::AttemptKey key, std::function<void()> done) {
 
 void ComposedNode::Lost(SessionId session) {
   loop_->PostReserved([this, session] { desk_.Lost(session); });  // bound: sessions
+}
+
+void ComposedNode::OnOfferFetched(Ticket ticket) {
+  loop_->PostReserved([this, ticket] { desk_.OnOfferFetched(ticket); });  // bound: open offers
 }
 
 void ComposedNode::OnOfferEnded(Ticket ticket, absl::Status status,

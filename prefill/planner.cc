@@ -6,21 +6,35 @@
 namespace pdserve::prefill {
 namespace {
 
-/// Indices of the prompts that have blocks, those of `admitted` included; ascending.
-std::vector<size_t> Admit(const PromptState& state, std::vector<size_t>& admitted) {
-  std::vector<size_t> ready;
+/// Indices of the prompts that get their blocks now; ascending.
+std::vector<size_t> Admit(const PromptState& state) {
+  std::vector<size_t> admitted;
   int32_t free_blocks = state.free_blocks;
+  int32_t ahead_blocks = state.ahead_blocks;
   bool blocked = false;
-  for (size_t i = 0; i < state.prompts.size(); ++i) {
-    const int32_t needed = state.prompts[i].needed_blocks;
-    if (needed > 0) {
-      blocked = blocked || needed > free_blocks;
+  for (const bool ahead : {false, true}) {
+    for (size_t i = 0; i < state.prompts.size() && !blocked; ++i) {
+      const PromptView& prompt = state.prompts[i];
+      const int32_t needed = prompt.needed_blocks;
+      if (needed == 0 || prompt.is_ahead != ahead) continue;
+      blocked = needed > free_blocks || (ahead && needed > ahead_blocks);
       if (blocked) continue;
       free_blocks -= needed;
+      if (ahead) ahead_blocks -= needed;
       admitted.push_back(i);
     }
-    ready.push_back(i);
   }
+  std::sort(admitted.begin(), admitted.end());
+  return admitted;
+}
+
+/// Indices of the prompts that have blocks, those of `admitted` included; ascending.
+std::vector<size_t> Ready(const PromptState& state, const std::vector<size_t>& admitted) {
+  std::vector<size_t> ready = admitted;
+  for (size_t i = 0; i < state.prompts.size(); ++i) {
+    if (state.prompts[i].needed_blocks == 0) ready.push_back(i);
+  }
+  std::sort(ready.begin(), ready.end());
   return ready;
 }
 
@@ -28,7 +42,8 @@ std::vector<size_t> Admit(const PromptState& state, std::vector<size_t>& admitte
 
 PromptPlan PlanPrompts(const PromptState& state) {
   PromptPlan plan;
-  const std::vector<size_t> ready = Admit(state, plan.admitted);
+  plan.admitted = Admit(state);
+  const std::vector<size_t> ready = Ready(state, plan.admitted);
   std::vector<int32_t> shares(state.prompts.size(), 0);
   int32_t budget = std::max(state.budget_tokens, 0);
   const auto give = [&](size_t prompt, int32_t most) {

@@ -1,6 +1,9 @@
 // Which prompts get blocks, and how the step's tokens are shared among them. Pure.
-// Blocks are given in order of arrival, and to a prompt all at once: a prompt that has begun never
-// waits for memory, so two half-done ones can't block each other. Tokens: half of the budget goes
+// Blocks are given to a prompt all at once: a prompt that has begun never waits for memory, so two
+// half-done ones can't block each other. First, in order of arrival, to those whose cache has a
+// place to go; then to those that are computed ahead of their decode node's room, and never more
+// than a share of the pool: else what waits for that room could fill it up, and what the room is
+// kept for could never begin. Tokens: half of the budget goes
 // to the prompts with the least left to compute, so that a short one does not wait for a long one;
 // the rest goes in order of arrival, so that a long one always moves on.
 #ifndef PDSERVE_PREFILL_PLANNER_H_
@@ -16,12 +19,14 @@ namespace pdserve::prefill {
 struct PromptView {
   int32_t uncomputed_tokens = 0;
   int32_t needed_blocks = 0;  // 0: it has its blocks
+  bool is_ahead = false;      // its decode node has not asked for it yet
 };
 
 struct PromptState {
   std::span<const PromptView> prompts;  // in order of arrival
   int32_t free_blocks = 0;
   int32_t budget_tokens = 0;
+  int32_t ahead_blocks = 0;  // of the free ones, for those ahead
 };
 
 struct Chunk {

@@ -69,6 +69,7 @@ absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attemp
   if (request.mode == Mode::kHandOver) {
     ASSIGN_OR_RETURN(const Ticket ticket, engine::MakeTicket(request.ticket));
     attempt->ticket = ticket;
+    attempt->is_ahead = true;
     RETURN_IF_ERROR(shipper_.Offer(
         {ticket, static_cast<uint32_t>(attempt->needed_blocks), attempt->sequence.deadline}));
   }
@@ -82,6 +83,11 @@ bool Role::Cancel(const AttemptKey& key) {
   if (attempt == nullptr) return false;
   End(*attempt, Outcome::kCancelled, "");
   return true;
+}
+
+void Role::OnOfferFetched(Ticket ticket) {
+  Attempt* attempt = attempts_.Find(ticket);
+  if (attempt != nullptr) LeaveAhead(*attempt);
 }
 
 void Role::OnOfferEnded(Ticket ticket, const absl::Status& status,
@@ -106,7 +112,9 @@ std::vector<PromptView> Role::Views() const {
   views.reserve(queue_.size());
   for (const Attempt* attempt : queue_) {
     const bool has_blocks = !attempt->sequence.blocks.empty();
-    views.push_back({attempt->sequence.uncomputed(), has_blocks ? 0 : attempt->needed_blocks});
+    views.push_back({.uncomputed_tokens = attempt->sequence.uncomputed(),
+                     .needed_blocks = has_blocks ? 0 : attempt->needed_blocks,
+                     .is_ahead = attempt->is_ahead});
   }
   return views;
 }
@@ -117,9 +125,16 @@ void Role::AddWork(absl::Time now, engine::Plan& plan) {
   }
   const std::vector<PromptView> views = Views();
   const int32_t free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0);
-  const PromptPlan prompts = PlanPrompts({views, free_blocks, plan.budget_tokens});
+  const PromptPlan prompts =
+      PlanPrompts({.prompts = views,
+                   .free_blocks = free_blocks,
+                   .budget_tokens = plan.budget_tokens,
+                   .ahead_blocks = options_.max_ahead_blocks - ahead_blocks_});
   for (size_t i : prompts.admitted) {
-    PD_CHECK(pool_->Allocate(queue_[i]->needed_blocks, queue_[i]->sequence.blocks));
+    Attempt& attempt = *queue_[i];
+    PD_CHECK(pool_->Allocate(attempt.needed_blocks, attempt.sequence.blocks));
+    if (attempt.is_ahead) attempt.ahead_blocks = attempt.needed_blocks;
+    ahead_blocks_ += attempt.ahead_blocks;
   }
   for (const Chunk& chunk : prompts.chunks) {
     Attempt& attempt = *queue_[chunk.prompt];
@@ -196,7 +211,13 @@ void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
   Forget(attempt);
 }
 
+void Role::LeaveAhead(Attempt& attempt) {
+  attempt.is_ahead = false;
+  ahead_blocks_ -= std::exchange(attempt.ahead_blocks, 0);
+}
+
 void Role::Forget(Attempt& attempt) {
+  LeaveAhead(attempt);
   std::erase(queue_, &attempt);
   attempts_.Erase(&attempt);
 }

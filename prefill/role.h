@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,6 +45,8 @@ struct RoleOptions {
   int32_t block_tokens = 0;
   /// Takes a sequence with its blocks and first token; not set: whole mode is refused.
   std::function<void(engine::Sequence, const engine::PhaseTimes&)> to_decode;
+  /// Most blocks of attempts whose decode node has not asked for their cache yet.
+  int32_t max_ahead_blocks = std::numeric_limits<int32_t>::max();
 };
 
 struct RoleStats {
@@ -65,6 +68,8 @@ class Role final : public engine::StepClient {
   void Begin(const Request& request, absl::Time now);
   /// Reports Finished(kCancelled); false where there is no such attempt.
   bool Cancel(const engine::AttemptKey& key);
+  /// The decode node has room for the attempt's cache.
+  void OnOfferFetched(Ticket ticket);
   void OnOfferEnded(Ticket ticket, const absl::Status& status,
                     const kvtransfer::TransferStats& stats, absl::Time now);
 
@@ -83,6 +88,8 @@ class Role final : public engine::StepClient {
     engine::Sequence sequence;
     std::optional<Ticket> ticket;  // kHandOver
     int32_t needed_blocks = 0;
+    bool is_ahead = false;     // its decode node has not asked for it yet
+    int32_t ahead_blocks = 0;  // counted in ahead_blocks_
     absl::Time started;
     absl::Time prefilled;
     engine::PhaseTimes times;
@@ -99,6 +106,7 @@ class Role final : public engine::StepClient {
   void MoveToDecode(Attempt& attempt);
   void End(Attempt& attempt, engine::Outcome outcome, const std::string& error);
   void Forget(Attempt& attempt);
+  void LeaveAhead(Attempt& attempt);
 
   const RoleOptions options_;
   engine::BlockPool* const pool_;
@@ -106,6 +114,7 @@ class Role final : public engine::StepClient {
   Shipper shipper_;
   engine::AttemptTable<Attempt> attempts_;
   std::vector<Attempt*> queue_;  // waiting and prefilling, in order of arrival
+  int32_t ahead_blocks_ = 0;     // held by those that are ahead
   uint64_t prefilled_tokens_ = 0;
   uint64_t generated_tokens_ = 0;
 };

@@ -13,6 +13,8 @@ DecodeState State(const std::vector<RunningView>& running, const std::vector<int
   return {.running = running,
           .waiting = waiting,
           .landing = 0,
+          .landing_blocks = 0,
+          .max_landing_blocks = 1000,
           .free_blocks = free_blocks,
           .block_tokens = 32,
           .max_batch = 4,
@@ -99,6 +101,24 @@ TEST(DecodePlannerTest, LandingsComeInOrderWhileBlocksLast) {
 TEST(DecodePlannerTest, AnOnlyOneMayTakeTheWholePool) {
   const std::vector<int32_t> waiting = {10};
   EXPECT_EQ(PlanDecode(State({}, waiting, 10)).num_landings, 1u);
+}
+
+TEST(DecodePlannerTest, LandingsKeepToTheirShareAndReserveNothingBeyondIt) {
+  const std::vector<int32_t> waiting = {3, 3, 1};
+  DecodeState state = State({}, waiting, 100);
+  state.landing = 1;
+  state.landing_blocks = 4;
+  state.max_landing_blocks = 8;
+  const DecodePlan plan = PlanDecode(state);
+  EXPECT_EQ(plan.num_landings, 1u);
+  EXPECT_EQ(plan.reserved_blocks, 0);
+}
+
+TEST(DecodePlannerTest, OneLandingAloneMayExceedTheShare) {
+  const std::vector<int32_t> waiting = {9, 1};
+  DecodeState state = State({}, waiting, 100);
+  state.max_landing_blocks = 8;
+  EXPECT_EQ(PlanDecode(state).num_landings, 1u);
 }
 
 TEST(DecodePlannerTest, NoBudgetNoRows) {

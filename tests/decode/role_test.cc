@@ -203,6 +203,23 @@ TEST_F(DecodeRoleTest, LandingsThatStandStillGiveWayToWhoWaits) {
   EXPECT_EQ(rig_.decode.stats().waiting, 0u);
 }
 
+TEST_F(DecodeRoleTest, LandingsThatStandStillGiveWayToWhoRuns) {
+  Begin(MakeGeneration(1, 60, 60));
+  rig_.Turn();
+  End(1, Commit(60, 7));
+  Begin(MakeGeneration(2, 224, 9));  // seven blocks of the eight that are left
+  for (int i = 0; i < 100; ++i) rig_.Turn();
+  ASSERT_EQ(rig_.decode.stats().transferring, 1u);
+  ASSERT_FALSE(rig_.sink[1].ending.has_value());  // it needs a fourth block
+  clock_.Advance(absl::Seconds(30));
+  rig_.Turn();
+  EXPECT_EQ(OutcomeOf(2), Outcome::kFailed);
+  fabric_.Run();
+  for (int i = 0; i < 100; ++i) rig_.Turn();
+  EXPECT_EQ(OutcomeOf(1), Outcome::kLength);
+  EXPECT_TRUE(rig_.AllFree());
+}
+
 TEST_F(DecodeRoleTest, WhatCannotBeServedIsRefusedAndNothingIsHeld) {
   const std::vector<std::function<void(Request&)>> spoils = {
       [](Request& r) { r.generation.prompt.clear(); },

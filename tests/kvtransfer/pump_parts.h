@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,6 +95,11 @@ class EndRecorder final : public PumpEvents {
     TransferStats stats;
   };
 
+  void OnOfferFetched(Ticket ticket) override {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(fetched_.insert(ticket).second) << "an offer was fetched twice";
+    EXPECT_FALSE(offers_.contains(ticket)) << "an offer was fetched after its end";
+  }
   void OnOfferEnded(Ticket ticket, absl::Status status, const TransferStats& stats) override {
     MutexLock lock(&mutex_);
     EXPECT_TRUE(offers_.emplace(ticket, Offered{status, stats}).second) << "an offer ended twice";
@@ -142,6 +148,7 @@ class EndRecorder final : public PumpEvents {
 
   Mutex mutex_;
   CondVar ended_;
+  std::set<Ticket> fetched_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, Offered> offers_;
   std::map<Ticket, Fetched> fetches_;
 };

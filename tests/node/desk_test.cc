@@ -97,6 +97,9 @@ class DeskNode final : public kvtransfer::PumpEvents {
   }
   ~DeskNode() override { loop->Stop(); }
 
+  void OnOfferFetched(Ticket ticket) override {
+    loop->PostReserved([=, this] { desk.OnOfferFetched(ticket); });
+  }
   void OnOfferEnded(Ticket ticket, absl::Status status,
                     const kvtransfer::TransferStats& stats) override {
     loop->PostReserved([=, this] { desk.OnOfferEnded(ticket, status, stats); });

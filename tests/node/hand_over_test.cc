@@ -136,6 +136,56 @@ TEST_F(HandOverTest, PreemptionKeepsTheOutputs) {
   EXPECT_GT(d_->decode.stats().preemptions, 0u);
 }
 
+TEST_F(HandOverTest, OppositeOrdersOfArrivalDoNotMakeTheNodesWaitForEachOther) {
+  Pair({.pool_blocks = 10, .max_ahead_blocks = 5});
+  std::vector<Generation> generations;
+  for (uint64_t i = 1; i <= 6; ++i) generations.push_back(MakeGeneration(i, 120, 20));
+  for (size_t i = 0; i < 6; ++i) {
+    p_->prefill.Begin(PrefillOf(generations[i], prefill::Mode::kHandOver), clock_.Now());
+    d_->decode.Begin(DecodeOf(generations[5 - i]), clock_.Now());
+  }
+  const absl::Time begun = clock_.Now();
+  TurnUntilQuiet();
+  for (const Generation& generation : generations) ExpectWhole(generation);
+  EXPECT_LT(clock_.Now(), begun + absl::Seconds(10));  // by itself, not by stall_timeout
+}
+
+// Each prefills for the other and decodes from it, in orders of arrival that differ, in pools that
+// are much too small for all.
+TEST_F(HandOverTest, TwoNodesOfBothRolesDoNotWaitForEachOther) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Pair({.pool_blocks = 24, .max_ahead_blocks = 6, .max_landing_blocks = 12});
+    std::mt19937_64 random(seed);
+    std::vector<Generation> generations;
+    for (uint64_t i = 1; i <= 40; ++i) {
+      const auto length = 1 + random() % 150;
+      generations.push_back(MakeGeneration(i, length, static_cast<uint32_t>(170 - length)));
+    }
+    const auto begin = [&](bool prefills, auto mine) {
+      std::vector<Generation> shuffled = generations;
+      std::shuffle(shuffled.begin(), shuffled.end(), random);
+      for (const Generation& generation : shuffled) {
+        Rig& rig = mine(generation.key.attempt.value) ? *p_ : *d_;
+        if (prefills) {
+          rig.prefill.Begin(PrefillOf(generation, prefill::Mode::kHandOver), clock_.Now());
+        } else {
+          rig.decode.Begin(DecodeOf(generation), clock_.Now());
+        }
+      }
+    };
+    begin(true, [](uint64_t id) { return id % 2 == 0; });
+    begin(false, [](uint64_t id) { return id % 2 == 1; });
+    const absl::Time begun = clock_.Now();
+    TurnUntilQuiet();
+    EXPECT_LT(clock_.Now(), begun + absl::Seconds(20));
+    for (const Generation& generation : generations) {
+      const uint64_t id = generation.key.attempt.value;
+      EXPECT_EQ((id % 2 == 0 ? *d_ : *p_).sink[id].tokens, FakeModel::Continue(generation));
+    }
+  }
+}
+
 /// A random life: begins, cancels, lost peers, deadlines, in small pools.
 class RandomLife {
  public:

@@ -46,6 +46,22 @@ TEST(PrefillPlannerTest, BlocksAreGivenInOrderOfArrivalAndAllAtOnce) {
   EXPECT_EQ(Given(plan, 3), 5);
 }
 
+TEST(PrefillPlannerTest, ThoseAheadKeepToTheirShare) {
+  const std::vector<PromptView> prompts = {{64, 2, true}, {64, 2, true}, {64, 2, true}};
+  const PromptPlan plan = PlanPrompts({prompts, 40, 256, 5});
+  EXPECT_EQ(plan.admitted, (std::vector<size_t>{0, 1}));
+}
+
+TEST(PrefillPlannerTest, ThoseWithAPlaceToGoPassThoseAhead) {
+  const std::vector<PromptView> prompts = {{320, 10, true}, {64, 2, true}, {64, 2}, {96, 3}};
+  EXPECT_EQ(PlanPrompts({prompts, 5, 256, 40}).admitted, (std::vector<size_t>{2, 3}));
+}
+
+TEST(PrefillPlannerTest, ThoseAheadDoNotTakeWhatOneWithAPlaceWaitsFor) {
+  const std::vector<PromptView> prompts = {{64, 2, true}, {320, 10}};
+  EXPECT_TRUE(PlanPrompts({prompts, 5, 256, 40}).admitted.empty());
+}
+
 TEST(PrefillPlannerTest, NoBudgetNoChunks) {
   const std::vector<PromptView> prompts = {{64, 0}};
   EXPECT_TRUE(PlanPrompts({prompts, 4, 0}).chunks.empty());
@@ -59,21 +75,25 @@ TEST(PrefillPlannerTest, RandomPlansKeepBudgetBlocksAndNeeds) {
     std::vector<PromptView> prompts;
     for (uint64_t i = 0; i < random() % 20; ++i) {
       const auto tokens = static_cast<int32_t>(1 + random() % 500);
-      prompts.push_back({tokens, random() % 2 == 0 ? 0 : (tokens + 31) / 32});
+      prompts.push_back({tokens, random() % 2 == 0 ? 0 : (tokens + 31) / 32, random() % 2 == 0});
     }
+    const auto ahead_blocks = static_cast<int32_t>(random() % 20) - 2;
     const auto free_blocks = static_cast<int32_t>(random() % 40);
     const auto budget = static_cast<int32_t>(random() % 300);
-    const PromptPlan plan = PlanPrompts({prompts, free_blocks, budget});
+    const PromptPlan plan = PlanPrompts({prompts, free_blocks, budget, ahead_blocks});
     int32_t tokens = 0;
     int64_t ready_tokens = 0;
     std::vector<bool> has_blocks;
     for (const PromptView& view : prompts) has_blocks.push_back(view.needed_blocks == 0);
     int32_t blocks = 0;
+    int32_t ahead = 0;
     for (size_t i : plan.admitted) {
       blocks += prompts[i].needed_blocks;
+      if (prompts[i].is_ahead) ahead += prompts[i].needed_blocks;
       has_blocks[i] = true;
     }
     EXPECT_LE(blocks, free_blocks);
+    EXPECT_LE(ahead, std::max(ahead_blocks, 0));
     for (size_t i = 0; i < prompts.size(); ++i) {
       if (has_blocks[i]) ready_tokens += prompts[i].uncomputed_tokens;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "common/check.h"
 
@@ -36,6 +37,10 @@ void FakeFabric::Run() {
     for (auto& [ticket, fetch] : fetches_) {
       const auto offer = offers_.find(ticket);
       if (offer != offers_.end()) {
+        if (!std::exchange(offer->second.is_fetched, true)) {
+          events.emplace_back(
+              [to = offer->second.pump->events_, ticket = ticket] { to->OnOfferFetched(ticket); });
+        }
         Move(offer->second, fetch);
       } else if (used_.contains(ticket) && !fetch.end) {
         fetch.end = absl::AbortedError("the ticket was used before");
@@ -86,7 +91,7 @@ absl::Status FakePump::Offer(const kvtransfer::OfferSpec& spec) {
   if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
   MutexLock lock(&fabric_->mutex_);
   PD_CHECK(!fabric_->offers_.contains(spec.ticket));
-  fabric_->offers_[spec.ticket] = {this, spec.num_blocks, {}, {}, {}};
+  fabric_->offers_[spec.ticket] = {this, spec.num_blocks, {}, {}, {}, false};
   return absl::OkStatus();
 }
 

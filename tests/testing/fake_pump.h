@@ -49,6 +49,7 @@ class FakeFabric {
     std::vector<std::span<const std::byte>> blocks;
     std::optional<kvtransfer::CommitRecord> commit;
     std::optional<absl::Status> end;
+    bool is_fetched = false;
   };
   struct Fetch {
     FakePump* pump = nullptr;

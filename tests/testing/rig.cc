@@ -55,17 +55,21 @@ Rig::Rig(const RigOptions& options, FakeFabric* fabric, const Clock* rig_clock)
       pool(MakePool(model, options.pool_blocks)),
       pump(fabric, options.address),
       clock(rig_clock),
-      decode({Limits(options), model.card().end_tokens, 32, options.max_batch}, pool.get(), &pump,
-             &sink),
+      decode({Limits(options), model.card().end_tokens, 32, options.max_batch,
+              options.max_landing_blocks},
+             pool.get(), &pump, &sink),
       prefill({Limits(options), model.card().end_tokens, 32,
                [this](engine::Sequence sequence, const engine::PhaseTimes& times) {
                  decode.Adopt(std::move(sequence), times, clock->Now());
-               }},
+               },
+               options.max_ahead_blocks},
               pool.get(), &pump, &sink),
       loop({.max_step_tokens = options.max_step_tokens}, &model, pool.get(), {&decode, &prefill},
            clock) {
   pump.set_events(this);
 }
+
+void Rig::OnOfferFetched(Ticket ticket) { prefill.OnOfferFetched(ticket); }
 
 void Rig::OnOfferEnded(Ticket ticket, absl::Status status, const kvtransfer::TransferStats& stats) {
   prefill.OnOfferEnded(ticket, status, stats, clock->Now());

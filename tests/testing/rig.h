@@ -4,6 +4,7 @@
 #define PDSERVE_TESTS_TESTING_RIG_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,12 +55,15 @@ struct RigOptions {
   int32_t max_context_tokens = 4096;
   int32_t max_step_tokens = 64;
   int32_t max_batch = 8;
+  int32_t max_ahead_blocks = std::numeric_limits<int32_t>::max();
+  int32_t max_landing_blocks = std::numeric_limits<int32_t>::max();
 };
 
 class Rig final : public kvtransfer::PumpEvents {
  public:
   Rig(const RigOptions& options, FakeFabric* fabric, const Clock* clock);
 
+  void OnOfferFetched(Ticket ticket) override;
   void OnOfferEnded(Ticket ticket, absl::Status status,
                     const kvtransfer::TransferStats& stats) override;
   void OnFetchEnded(Ticket ticket, absl::StatusOr<kvtransfer::CommitRecord> commit,
