@@ -108,9 +108,26 @@ void ForwardPass::AddSegment(const BatchSegment& segment, std::byte* pool) {
                      position % layout.block_tokens, position});
   }
   for (int32_t row = 0; row < segment.num_rows; row += kStretchRows) {
-    stretches_.push_back({segment.first_row + row, std::min(kStretchRows, segment.num_rows - row),
-                          segment.first_position + row, first_block});
+    AddStretch({segment.first_row + row, std::min(kStretchRows, segment.num_rows - row),
+                segment.first_position + row, first_block, 1, 0});
   }
+}
+
+// A long row alone is shared out by parts: there may be fewer heads than threads.
+void ForwardPass::AddStretch(Stretch stretch) {
+  if (stretch.num_rows == 1) stretch.parts = stretch.first_position / kPartTokens + 1;
+  if (stretch.parts > 1) {
+    stretch.first_state = states_.size();
+    states_.resize(states_.size() + shape_.layout.num_kv_heads * stretch.parts * PartFloats());
+    split_.push_back(stretches_.size());
+  }
+  for (int32_t part = 0; part < stretch.parts; ++part) units_.push_back({stretches_.size(), part});
+  stretches_.push_back(stretch);
+}
+
+size_t ForwardPass::PartFloats() const {
+  const size_t group = shape_.heads / shape_.layout.num_kv_heads;
+  return group * AttentionStateFloats(shape_.layout.head_dim);
 }
 
 void ForwardPass::Begin(const Batch& batch, std::byte* pool, const PackedMatrix& embedding,
@@ -118,6 +135,9 @@ void ForwardPass::Begin(const Batch& batch, std::byte* pool, const PackedMatrix&
   PD_CHECK(batch.num_rows() > 0 && batch.num_rows() <= shape_.max_rows);
   rows_.clear();
   stretches_.clear();
+  units_.clear();
+  split_.clear();
+  states_.clear();
   block_addresses_.clear();
   for (const BatchSegment& segment : batch.segments) AddSegment(segment, pool);
   PD_CHECK(rows() == batch.num_rows());
@@ -265,25 +285,48 @@ void ForwardPass::Attend(int32_t layer, const float* query, float* out) {
   args.out = out;
   args.out_stride = args.query_stride;
   // From the end: a prompt's last rows are the longest work.
-  std::atomic<int32_t> left = static_cast<int32_t>(stretches_.size()) * kv_heads;
+  std::atomic<int32_t> left = static_cast<int32_t>(units_.size()) * kv_heads;
   team_.Run([&](int32_t) {
-    AttentionArgs mine = args;
     for (int32_t i = --left; i >= 0; i = --left) {
-      mine.kv_head = i % kv_heads;
-      AttendStretch(stretches_[i / kv_heads], mine);
+      AttendUnit(units_[i / kv_heads], i % kv_heads, args);
     }
   });
+  if (!split_.empty()) JoinParts(args);
 }
 
-void ForwardPass::AttendStretch(const Stretch& stretch, AttentionArgs args) const {
+AttentionArgs ForwardPass::ArgsOf(const Stretch& stretch, int32_t kv_head,
+                                  AttentionArgs args) const {
   const size_t at = size_t(stretch.first_row) * args.query_stride +
-                    size_t(args.kv_head) * args.group * shape_.layout.head_dim;
+                    size_t(kv_head) * args.group * shape_.layout.head_dim;
+  args.kv_head = kv_head;
   args.num_rows = stretch.num_rows;
   args.first_position = stretch.first_position;
   args.query += at;
   args.out += at;
   args.blocks = block_addresses_.data() + stretch.first_block;
-  ops_.attention(args);
+  return args;
+}
+
+void ForwardPass::AttendUnit(const Unit& unit, int32_t kv_head, const AttentionArgs& args) {
+  const Stretch& stretch = stretches_[unit.stretch];
+  const AttentionArgs mine = ArgsOf(stretch, kv_head, args);
+  if (stretch.parts == 1) return ops_.attention(mine);
+  const size_t at = size_t(kv_head) * stretch.parts + unit.part;
+  ops_.attention_part(mine, unit.part, states_.data() + stretch.first_state + at * PartFloats());
+}
+
+void ForwardPass::JoinParts(const AttentionArgs& args) {
+  const int32_t kv_heads = shape_.layout.num_kv_heads;
+  team_.Run([&](int32_t thread) {
+    const auto count = static_cast<int32_t>(split_.size()) * kv_heads;
+    const Share share = ShareOf(count, thread, team_.threads());
+    for (int32_t i = share.first; i < share.last; ++i) {
+      const Stretch& stretch = stretches_[split_[i / kv_heads]];
+      const size_t at = size_t(i % kv_heads) * stretch.parts * PartFloats();
+      ops_.join_parts(ArgsOf(stretch, i % kv_heads, args), stretch.parts,
+                      states_.data() + stretch.first_state + at);
+    }
+  });
 }
 
 }  // namespace pdserve::engine

@@ -116,12 +116,19 @@ class ForwardPass {
   void Attend(int32_t layer, const float* query, float* out);
 
  private:
-  // Rows [first, first + count) of a segment: a unit of attention work, once per head.
+  // Rows [first, first + count) of a segment.
   struct Stretch {
     int32_t first_row;
     int32_t num_rows;
     int32_t first_position;
     size_t first_block;  // in block_addresses_
+    int32_t parts;       // 1: attention goes in one step
+    size_t first_state;  // in states_, of the first head
+  };
+  // Attention work, once per kv head.
+  struct Unit {
+    size_t stretch;
+    int32_t part;
   };
   struct Row {
     std::byte* block;
@@ -134,7 +141,11 @@ class ForwardPass {
   void ComputeRotation(int32_t row);
   void Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
             const ProductInput& view) const;
-  void AttendStretch(const Stretch& stretch, AttentionArgs args) const;
+  void AddStretch(Stretch stretch);
+  size_t PartFloats() const;  // of one part's states: a row, a kv head
+  AttentionArgs ArgsOf(const Stretch& stretch, int32_t kv_head, AttentionArgs args) const;
+  void AttendUnit(const Unit& unit, int32_t kv_head, const AttentionArgs& args);
+  void JoinParts(const AttentionArgs& args);
 
   const Ops& ops_;
   Team& team_;
@@ -145,6 +156,9 @@ class ForwardPass {
   std::vector<float> rotation_;             // [rows][head_dim / 2][cosine, sine]
   std::vector<Row> rows_;
   std::vector<Stretch> stretches_;
+  std::vector<Unit> units_;
+  std::vector<size_t> split_;  // stretches of more than one part
+  std::vector<float> states_;  // theirs, [stretch][kv head][part] of PartFloats()
   std::vector<const std::byte*> block_addresses_;
 };
 

@@ -98,6 +98,9 @@ absl::Status ReadHeads(const Gguf& gguf, Dimensions& dims) {
     return Fault("a head's key, value and rotated parts must have one even length; they have ",
                  dims.head_dim, ", ", value_dim, " and ", rotated);
   }
+  if (dims.head_dim > kMaxHeadDim) {
+    return Fault("heads of ", dims.head_dim, " are not supported; the most is ", kMaxHeadDim);
+  }
   return absl::OkStatus();
 }
 

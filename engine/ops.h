@@ -6,7 +6,7 @@
 //   slice of output rows computes it: sums over K run in a fixed order;
 // - integer sums are exact; a float sum over K adds one 32-wide block after the other;
 // - kernels are pure functions of their arguments, never allocate, and may run on any thread.
-// Tables avx2 and avx512 give bit-equal results; portable agrees with them within rounding.
+// Tables of equal numerics give bit-equal results; portable agrees with them within rounding.
 #ifndef PDSERVE_ENGINE_OPS_H_
 #define PDSERVE_ENGINE_OPS_H_
 
@@ -24,7 +24,9 @@ namespace pdserve::engine {
 
 inline constexpr int32_t kTileRows = 16;     // output features in a packed tile
 inline constexpr int32_t kBlockCols = 32;    // inputs in a quantised block
-inline constexpr int32_t kMaxHeadDim = 256;  // of attention; a loader refuses more
+inline constexpr int32_t kMaxHeadDim = 256;  // of attention, an even number; a loader refuses more
+/// Attention sums up the tokens of each part for itself; then the parts are joined in their order.
+inline constexpr int32_t kPartTokens = 512;
 
 /// How a weight matrix is stored after repacking.
 enum class Packing {
@@ -103,6 +105,11 @@ struct AttentionArgs {
   int32_t out_stride = 0;
 };
 
+/// Size of a query's state between attention_part and join_parts.
+inline size_t AttentionStateFloats(int32_t head_dim) {
+  return size_t(head_dim + 15) / 16 * 16 + 32;
+}
+
 struct Ops {
   std::string_view name;
   std::string_view numerics;  // tables with equal names give bit-equal results
@@ -121,9 +128,17 @@ struct Ops {
   /// out[k] = silu(gate[k]) * up[k].
   void (*silu_mul)(const float* gate, const float* up, int32_t n, float* out);
 
-  /// Softmax attention with fixed tiles at absolute positions: one cache block after the other,
-  /// running maximum and sum, so a query's result does not depend on its neighbours.
+  /// Softmax attention with fixed tiles at absolute positions and a running maximum and sum, so a
+  /// query's result does not depend on its neighbours. With a bf16 cache, query * scale and the
+  /// weights are rounded to bf16 too.
   void (*attention)(const AttentionArgs& args);
+
+  /// The same in two steps, equal bit by bit. Of one part of the tokens, states[num_rows][group]
+  /// [AttentionStateFloats(head_dim)]; every row must see a token of the part.
+  void (*attention_part)(const AttentionArgs& args, int32_t part, float* states);
+  /// From the states of all parts, [parts][num_rows][group][...], to args.out; every row must see
+  /// a token of the last part. Overwrites the first part's.
+  void (*join_parts)(const AttentionArgs& args, int32_t parts, float* states);
 
   /// Writes one token's K or V of one head (head_dim floats) into the cache at `destination`.
   void (*store_kv)(const float* values, int32_t head_dim, KvDtype dtype, std::byte* destination);

@@ -17,8 +17,8 @@ struct Avx2 {
     __m256 high;
   };
   static constexpr int32_t kPanelRows = 4;
-  static constexpr int kKeyTile = 1;
-  static constexpr int kValueTile = 1;
+  static constexpr int kQueryTile = 3;
+  static constexpr int kVectorTile = 1;
 
   static F Set(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
   static F Load(const float* at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + kHalf)}; }
@@ -83,26 +83,73 @@ struct Avx2 {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
   }
-  /// Lane i: Sum of row i.
-  static F SumEach(const float (*rows)[kLanes]) { return {SumEight(rows), SumEight(rows + kHalf)}; }
-  static __m256 SumEight(const float (*rows)[kLanes]) {
-    __m256 s[4];  // 128-bit parts: of rows i, i + 4
+  /// 16 rows of 16 words become 16 columns.
+  static void Transpose(F (&w)[kLanes]) {
+    __m256 part[4][kHalf];  // [row half * 2 + column half]
+#pragma GCC unroll 8
+    for (int i = 0; i < kHalf; ++i) {
+      part[0][i] = w[i].low;
+      part[1][i] = w[i].high;
+      part[2][i] = w[i + kHalf].low;
+      part[3][i] = w[i + kHalf].high;
+    }
+    for (auto& square : part) TransposeEight(square);
+#pragma GCC unroll 8
+    for (int i = 0; i < kHalf; ++i) {
+      w[i] = {part[0][i], part[2][i]};
+      w[i + kHalf] = {part[1][i], part[3][i]};
+    }
+  }
+  static void TransposeEight(__m256 (&w)[kHalf]) {
+    __m256 s[kHalf];
+#pragma GCC unroll 2
+    for (int i = 0; i < kHalf; i += 4) {  // 4 x 4 words in both 128-bit parts
+      const __m256 a = _mm256_unpacklo_ps(w[i], w[i + 1]);
+      const __m256 b = _mm256_unpackhi_ps(w[i], w[i + 1]);
+      const __m256 c = _mm256_unpacklo_ps(w[i + 2], w[i + 3]);
+      const __m256 d = _mm256_unpackhi_ps(w[i + 2], w[i + 3]);
+      s[i] = _mm256_shuffle_ps(a, c, 0x44);
+      s[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+      s[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+      s[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const F a = Load(rows[i]);
-      const F b = Load(rows[i + 4]);
-      const __m256 a8 = _mm256_add_ps(a.low, a.high);
-      const __m256 b8 = _mm256_add_ps(b.low, b.high);
-      s[i] =
-          _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20), _mm256_permute2f128_ps(a8, b8, 0x31));
+      w[i] = _mm256_permute2f128_ps(s[i], s[i + 4], 0x20);
+      w[i + 4] = _mm256_permute2f128_ps(s[i], s[i + 4], 0x31);
     }
-    const __m256 even = FoldInParts<0x44, 0xee>(s[0], s[1]);
-    const __m256 odd = FoldInParts<0x44, 0xee>(s[2], s[3]);
-    return FoldInParts<0x88, 0xdd>(even, odd);
   }
-  template <int low, int high>
-  static __m256 FoldInParts(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, low), _mm256_shuffle_ps(a, b, high));
+  /// Word i: value i of `low` below value i of `high`, 16 bits each.
+  static F Interleave(const std::byte* low, const std::byte* high) {
+    return {InterleaveEight(low, high), InterleaveEight(low + 16, high + 16)};
+  }
+  static __m256 InterleaveEight(const std::byte* low, const std::byte* high) {
+    const __m256i below = _mm256_cvtepu16_epi32(Load8x16(low));
+    const __m256i above = _mm256_slli_epi32(_mm256_cvtepu16_epi32(Load8x16(high)), 16);
+    return _mm256_castsi256_ps(_mm256_or_si256(below, above));
+  }
+  /// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16.
+  static F DotPairs(F a, F b, F sum) {
+    return Fma(LowHalves(a), LowHalves(b), Fma(HighHalves(a), HighHalves(b), sum));
+  }
+  static F LowHalves(F pairs) { return {LowHalf(pairs.low), LowHalf(pairs.high)}; }
+  static __m256 LowHalf(__m256 pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+  }
+  static F ClearHigh(F pairs) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff));
+    return {_mm256_and_ps(pairs.low, mask), _mm256_and_ps(pairs.high, mask)};
+  }
+  static F HighHalves(F pairs) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(0xffff0000)));
+    return {_mm256_and_ps(pairs.low, mask), _mm256_and_ps(pairs.high, mask)};
+  }
+  /// Word i: values 2 i and 2 i + 1 of low's and then high's 16, as bf16.
+  static F RoundPairs(F low, F high) {
+    alignas(64) std::byte pairs[4 * kLanes];
+    StoreBf16(pairs, low);
+    StoreBf16(pairs + 2 * kLanes, high);
+    return Load(reinterpret_cast<const float*>(pairs));
   }
 
   static __m128i Load8x16(const std::byte* at) {
@@ -249,6 +296,8 @@ constexpr Ops kOps = {"avx2",
                       RowKernels<Avx2>::RmsNorm,
                       RowKernels<Avx2>::SiluMul,
                       Attender<Avx2>::Attention,
+                      Attender<Avx2>::AttentionPart,
+                      Attender<Avx2>::JoinParts,
                       RowKernels<Avx2>::StoreKv};
 
 }  // namespace

@@ -26,8 +26,8 @@ inline constexpr int32_t kU4Block = kU4Quants + 2 * kScaleBytes;
 /// kU8 keeps no minimum: Q8_0 is stored as w + 128.
 inline constexpr float kU8Zero = -128.0f;
 
-/// Attention never looks at more cached tokens at once; a longer cache block is cut at multiples.
-inline constexpr int32_t kSpanTokens = 32;
+/// Floats of a head, padded to whole lanes of 16.
+constexpr int32_t PaddedDim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 /// AttentionArgs with the cache's arithmetic done.
 struct AttentionShape {

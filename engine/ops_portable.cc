@@ -1,10 +1,12 @@
 // The twin that the tests compare the other kernels with: plain loops in the order ops.h states,
 // and what runs on a machine no other table knows.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "engine/half.h"
 #include "engine/ops.h"
@@ -213,63 +215,118 @@ struct CacheView {
   }
 };
 
-/// Running softmax of one query.
+float Rounded(float value, bool bf16) { return bf16 ? Bf16ToFloat(FloatToBf16(value)) : value; }
+
+/// Running softmax of one query; `weighted` [head_dim].
 struct Running {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;
+  float* weighted;
 };
 
-struct Span {
-  CacheView k;
-  CacheView v;
-  int32_t first;  // token in the block
-  int32_t count;  // at most kSpanTokens
-};
-
-void AddSpan(const Span& span, const float* query, const AttentionArgs& args, Running& running,
-             float* out) {
-  const int32_t dim = args.layout->head_dim;
-  float p[kSpanTokens];
-  float maximum = running.maximum;
-  for (int32_t t = 0; t < span.count; ++t) {
-    float dot = 0;
-    for (int32_t d = 0; d < dim; ++d) dot += query[d] * span.k[(span.first + t) * dim + d];
-    p[t] = dot * args.scale;
-    maximum = std::max(maximum, p[t]);
-  }
+void AddToken(const CacheView& k, const CacheView& v, std::span<const float> query,
+              Running& running) {
+  const auto dim = static_cast<int32_t>(query.size());
+  float score = 0;
+  for (int32_t d = 0; d < dim; ++d) score += query[d] * k[d];
+  const float maximum = std::max(running.maximum, score);
   const float shrink = Exp(running.maximum - maximum);
-  running.sum *= shrink;
-  for (int32_t d = 0; d < dim; ++d) out[d] *= shrink;
-  for (int32_t t = 0; t < span.count; ++t) {
-    p[t] = Exp(p[t] - maximum);
-    running.sum += p[t];
-    for (int32_t d = 0; d < dim; ++d) out[d] += p[t] * span.v[(span.first + t) * dim + d];
-  }
+  const float weight = Exp(score - maximum);
+  running.sum = running.sum * shrink + weight;
   running.maximum = maximum;
+  const float rounded = Rounded(weight, v.bf16);
+  for (int32_t d = 0; d < dim; ++d) {
+    running.weighted[d] = running.weighted[d] * shrink + rounded * v[d];
+  }
 }
 
-void AttendQuery(const AttentionArgs& args, const float* query, int32_t tokens, float* out) {
+/// A query's state between the parts: weighted values, sum, maximum.
+struct StateView {
+  float* weighted;
+  float& sum;
+  float& maximum;
+};
+StateView StateAt(float* states, int32_t head_dim, int32_t query) {
+  float* state = states + query * AttentionStateFloats(head_dim);
+  return {state, state[PaddedDim(head_dim)], state[PaddedDim(head_dim) + kTileRows]};
+}
+
+/// Tokens [first, last) of the query's own.
+void AttendQuery(const AttentionArgs& args, const float* query, TileRange tokens, StateView state) {
   const AttentionShape shape = ShapeOf(args);
-  std::fill_n(out, shape.head_dim, 0.0f);
-  Running running;
-  for (int32_t token = 0; token < tokens;) {
-    const std::byte* block = args.blocks[token / shape.block_tokens];
-    const int32_t first = token % shape.block_tokens;
-    const int32_t count = std::min({kSpanTokens, shape.block_tokens - first, tokens - token});
-    const Span span{
-        {block + shape.k_offset, shape.bf16}, {block + shape.v_offset, shape.bf16}, first, count};
-    AddSpan(span, query, args, running, out);
-    token += count;
+  std::array<float, kMaxHeadDim> scaled;
+  for (int32_t d = 0; d < shape.head_dim; ++d) {
+    scaled[d] = Rounded(query[d] * args.scale, shape.bf16);
   }
-  for (int32_t d = 0; d < shape.head_dim; ++d) out[d] /= running.sum;
+  std::fill_n(state.weighted, shape.head_dim, 0.0f);
+  Running running{.weighted = state.weighted};
+  const size_t row_bytes = size_t(shape.head_dim) * (shape.bf16 ? 2 : 4);
+  for (int32_t token = tokens.first; token < tokens.last; ++token) {
+    const std::byte* row =
+        args.blocks[token / shape.block_tokens] + token % shape.block_tokens * row_bytes;
+    AddToken({row + shape.k_offset, shape.bf16}, {row + shape.v_offset, shape.bf16},
+             {scaled.data(), size_t(shape.head_dim)}, running);
+  }
+  state.sum = running.sum;
+  state.maximum = running.maximum;
+}
+
+void AttentionPart(const AttentionArgs& args, int32_t part, float* states) {
+  const int32_t dim = args.layout->head_dim;
+  for (int32_t row = 0; row < args.num_rows; ++row) {
+    const int32_t first = part * kPartTokens;
+    const int32_t last = std::min(first + kPartTokens, args.first_position + row + 1);
+    for (int32_t head = 0; head < args.group; ++head) {
+      AttendQuery(args, args.query + size_t(row) * args.query_stride + size_t(head) * dim,
+                  {first, last}, StateAt(states, dim, row * args.group + head));
+    }
+  }
+}
+
+void Join(StateView here, int32_t dim, StateView total) {
+  const float maximum = std::max(total.maximum, here.maximum);
+  const float shrink = Exp(total.maximum - maximum);
+  const float weight = Exp(here.maximum - maximum);
+  total.sum = total.sum * shrink + here.sum * weight;
+  total.maximum = maximum;
+  for (int32_t d = 0; d < dim; ++d) {
+    total.weighted[d] = total.weighted[d] * shrink + here.weighted[d] * weight;
+  }
+}
+
+void Finish(const AttentionArgs& args, int32_t row, int32_t head, StateView state) {
+  const int32_t dim = args.layout->head_dim;
+  float* out = args.out + size_t(row) * args.out_stride + size_t(head) * dim;
+  for (int32_t d = 0; d < dim; ++d) out[d] = state.weighted[d] / state.sum;
+}
+
+void JoinParts(const AttentionArgs& args, int32_t parts, float* states) {
+  const int32_t dim = args.layout->head_dim;
+  const int32_t queries = args.num_rows * args.group;
+  for (int32_t query = 0; query < queries; ++query) {
+    const StateView total = StateAt(states, dim, query);
+    for (int32_t part = 1; part < parts; ++part) {
+      Join(StateAt(states, dim, part * queries + query), dim, total);
+    }
+    Finish(args, query / args.group, query % args.group, total);
+  }
 }
 
 void Attention(const AttentionArgs& args) {
+  const int32_t dim = args.layout->head_dim;
+  std::array<float, 2 * (kMaxHeadDim + 32)> states;
+  const StateView total = StateAt(states.data(), dim, 0);
+  const StateView later = StateAt(states.data(), dim, 1);
   for (int32_t row = 0; row < args.num_rows; ++row) {
+    const int32_t tokens = args.first_position + row + 1;
     for (int32_t head = 0; head < args.group; ++head) {
-      const size_t at = size_t(head) * args.layout->head_dim;
-      AttendQuery(args, args.query + size_t(row) * args.query_stride + at,
-                  args.first_position + row + 1, args.out + size_t(row) * args.out_stride + at);
+      const float* query = args.query + size_t(row) * args.query_stride + size_t(head) * dim;
+      for (int32_t first = 0; first < tokens; first += kPartTokens) {
+        const StateView state = first == 0 ? total : later;
+        AttendQuery(args, query, {first, std::min(first + kPartTokens, tokens)}, state);
+        if (first > 0) Join(later, dim, total);
+      }
+      Finish(args, row, head, total);
     }
   }
 }
@@ -285,8 +342,8 @@ void StoreKv(const float* values, int32_t head_dim, KvDtype dtype, std::byte* de
   }
 }
 
-constexpr Ops kOps = {"portable", "portable", Quantise,  Matmul,
-                      RmsNorm,    SiluMul,    Attention, StoreKv};
+constexpr Ops kOps = {"portable", "portable", Quantise,      Matmul,    RmsNorm,
+                      SiluMul,    Attention,  AttentionPart, JoinParts, StoreKv};
 
 }  // namespace
 
