@@ -1,6 +1,6 @@
-// Speed of the engine alone: decode at several batch sizes and prefill at several lengths through
-// Model::Forward, beside what the machine could do, with a hash of the results: two runs with equal
-// hashes computed the same.
+// Speed of the engine alone: decode at several batch sizes and contexts, and prefill at several
+// lengths, through Model::Forward, beside what the machine could do, with a hash of the results:
+// two runs with equal hashes computed the same.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +12,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "engine/gguf.h"
 #include "engine/mapped_file.h"
 #include "engine/model.h"
@@ -24,6 +26,10 @@ ABSL_FLAG(std::string, kv_dtype, "auto", "type of the cache");
 ABSL_FLAG(int32_t, threads, 0, "compute threads; 0 is one per core");
 ABSL_FLAG(int32_t, decode_steps, 64, "steps of each decode measurement");
 ABSL_FLAG(int32_t, chunk, 256, "rows of a prefill batch");
+ABSL_FLAG(std::vector<std::string>, works,
+          std::vector<std::string>({"decode:1", "decode:1:2048", "decode:8", "decode:32",
+                                    "prefill:512", "prefill:2048"}),
+          "what to measure: decode:SEQUENCES[:CONTEXT] or prefill:TOKENS, with commas between");
 
 namespace pdserve::engine {
 namespace {
@@ -32,6 +38,8 @@ double Seconds() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
 }
+
+constexpr uint64_t kHashStart = 0xcbf29ce484222325;
 
 // FNV-1a.
 void AddToHash(const void* data, size_t size_bytes, uint64_t& hash) {
@@ -57,6 +65,12 @@ Work WorkOf(const std::string& path) {
   }
   return work;
 }
+
+// What the results stand beside.
+struct Limits {
+  Work work;             // of one token
+  double read_rate = 0;  // bytes per second
+};
 
 // Bytes per second that the threads read from memory together, at best.
 double MeasureReadRate(Team& team) {
@@ -123,39 +137,76 @@ class Load {
   int32_t position_ = 0;
 };
 
-void MeasureDecode(Model& model, int32_t sequences, const Work& work, double read_rate) {
+// Rate of the whole run, as other engines' benchmarks count, and the median step, where other work
+// on the machine counts less.
+void MeasureDecode(Model& model, int32_t sequences, int32_t context, const Limits& limits) {
   const int32_t steps = absl::GetFlag(FLAGS_decode_steps);
-  Load load(model, sequences, steps + 4);
-  uint64_t hash = 0xcbf29ce484222325;
+  const int32_t chunk = absl::GetFlag(FLAGS_chunk);
+  Load load(model, sequences, context + steps + 4);
+  uint64_t hash = kHashStart;
+  for (int32_t at = 0; at < context; at += chunk / sequences) {
+    load.Step(std::min(chunk / sequences, context - at), hash);
+  }
   for (int i = 0; i < 4; ++i) load.Step(1, hash);
   std::vector<double> times(steps);
+  double sum = 0;
   for (double& time : times) {
     const double start = Seconds();
     load.Step(1, hash);
     time = Seconds() - start;
+    sum += time;
   }
   std::sort(times.begin(), times.end());
-  const double each = times[steps / 2];  // the median: other work on the machine counts less
+  const double each = times[steps / 2];
+  const CacheLayout& layout = model.card().cache_layout;
+  const double cache = static_cast<double>(layout.block_bytes()) / layout.block_tokens *
+                       (context + steps / 2) * sequences;
   std::printf(
-      "decode  batch %3d: %8.1f tok/s, median step %7.2f ms (best %.2f), weights at %5.1f of %5.1f "
-      "GB/s, "
-      "%7.1f GOP/s, hash %016lx\n",
-      sequences, sequences / each, each * 1e3, times[0] * 1e3, work.bytes / each / 1e9,
-      read_rate / 1e9, work.operations * sequences / each / 1e9, static_cast<unsigned long>(hash));
+      "decode  batch %3d at %4d: %8.1f tok/s (whole run %.1f), median step %7.2f ms (best %.2f), "
+      "reads %5.1f of %5.1f GB/s, %7.1f GOP/s, hash %016lx\n",
+      sequences, context, sequences / each, sequences * steps / sum, each * 1e3, times[0] * 1e3,
+      (limits.work.bytes + cache) / each / 1e9, limits.read_rate / 1e9,
+      limits.work.operations * sequences / each / 1e9, static_cast<unsigned long>(hash));
 }
 
-void MeasurePrefill(Model& model, int32_t tokens, const Work& work) {
+void MeasurePrefill(Model& model, int32_t tokens, const Limits& limits) {
   const int32_t chunk = absl::GetFlag(FLAGS_chunk);
-  uint64_t hash = 0xcbf29ce484222325;
+  uint64_t hash = kHashStart;
   Load warm(model, 1, chunk);
   uint64_t ignored = 0;
   warm.Step(chunk, ignored);
-  Load load(model, 1, tokens);
-  const double start = Seconds();
-  for (int32_t at = 0; at < tokens; at += chunk) load.Step(std::min(chunk, tokens - at), hash);
-  const double seconds = Seconds() - start;
-  std::printf("prefill %5d     : %8.1f tok/s, %7.1f GOP/s, hash %016lx\n", tokens, tokens / seconds,
-              work.operations * tokens / seconds / 1e9, static_cast<unsigned long>(hash));
+  std::vector<double> times(3);
+  for (double& time : times) {
+    hash = kHashStart;
+    Load load(model, 1, tokens);
+    const double start = Seconds();
+    for (int32_t at = 0; at < tokens; at += chunk) load.Step(std::min(chunk, tokens - at), hash);
+    time = Seconds() - start;
+  }
+  std::sort(times.begin(), times.end());
+  const double seconds = times[1];
+  std::printf("prefill %5d           : %8.1f tok/s (best %.1f), %7.1f GOP/s, hash %016lx\n", tokens,
+              tokens / seconds, tokens / times[0], limits.work.operations * tokens / seconds / 1e9,
+              static_cast<unsigned long>(hash));
+}
+
+// One item of --works; false where it is none.
+bool Measure(Model& model, const std::string& work, const Limits& limits) {
+  const std::vector<std::string> parts = absl::StrSplit(work, ':');
+  std::vector<int32_t> numbers;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    int32_t number = 0;
+    if (!absl::SimpleAtoi(parts[i], &number) || number < 1) return false;
+    numbers.push_back(number);
+  }
+  if (parts[0] == "prefill" && numbers.size() == 1) {
+    MeasurePrefill(model, numbers[0], limits);
+    return true;
+  }
+  const bool decode = parts[0] == "decode" && (numbers.size() == 1 || numbers.size() == 2);
+  if (!decode || numbers[0] > absl::GetFlag(FLAGS_chunk)) return false;
+  MeasureDecode(model, numbers[0], numbers.size() == 2 ? numbers[1] : 0, limits);
+  return true;
 }
 
 int Run() {
@@ -175,12 +226,12 @@ int Run() {
   const auto team = Team::Create(options.threads);
   std::printf("%s, %s activations, %d threads, loaded in %.2f s\n", (*model)->card().name.c_str(),
               options.activations.c_str(), team->threads(), Seconds() - start);
-  const Work work = WorkOf(options.path);
-  const double read_rate = MeasureReadRate(*team);
-  for (const int32_t sequences : {1, 8, 32}) {
-    MeasureDecode(**model, sequences, work, read_rate);
+  const Limits limits{WorkOf(options.path), MeasureReadRate(*team)};
+  for (const std::string& work : absl::GetFlag(FLAGS_works)) {
+    if (Measure(**model, work, limits)) continue;
+    std::fprintf(stderr, "--works: cannot measure '%s'\n", work.c_str());
+    return 1;
   }
-  for (const int32_t tokens : {512, 2048}) MeasurePrefill(**model, tokens, work);
   return 0;
 }
 
