@@ -6,9 +6,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 
 namespace pdserve::engine {
@@ -27,18 +28,26 @@ Digest Sha256(const void* data, size_t size_bytes) {
 
 }  // namespace
 
-Fingerprint ComputeFingerprint(std::span<const std::byte> file, std::string_view text, Team& team) {
-  std::vector<Digest> leaves((file.size() + kLeafBytes - 1) / kLeafBytes);
+Fingerprint ComputeFingerprint(std::span<const std::span<const std::byte>> files,
+                               const std::string& text, Team& team) {
+  std::string head_text = text;
+  std::vector<std::span<const std::byte>> leaves;
+  for (const auto file : files) {
+    absl::StrAppend(&head_text, "file of ", file.size(), " bytes\n");
+    for (size_t at = 0; at < file.size(); at += kLeafBytes) {
+      leaves.push_back(file.subspan(at, std::min(kLeafBytes, file.size() - at)));
+    }
+  }
+  std::vector<Digest> digests(leaves.size());
   std::atomic<size_t> next = 0;
   team.Run([&](int32_t) {
     for (size_t i = next++; i < leaves.size(); i = next++) {
-      const auto leaf = file.subspan(i * kLeafBytes);
-      leaves[i] = Sha256(leaf.data(), std::min(leaf.size(), kLeafBytes));
+      digests[i] = Sha256(leaves[i].data(), leaves[i].size());
     }
   });
-  const Digest head = Sha256(text.data(), text.size());
+  const Digest head = Sha256(head_text.data(), head_text.size());
   std::vector<uint8_t> root(head.begin(), head.end());
-  for (const Digest& leaf : leaves) root.insert(root.end(), leaf.begin(), leaf.end());
+  for (const Digest& leaf : digests) root.insert(root.end(), leaf.begin(), leaf.end());
   return {Sha256(root.data(), root.size())};
 }
 

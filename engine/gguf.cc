@@ -154,7 +154,7 @@ class GgufReader {
   absl::Status ReadValue(std::string_view key, GgufValue& value);
   absl::Status SkipElements(std::string_view key, const GgufValue& value);
   absl::Status ReadTensor();
-  absl::Status ReadShape(GgufTensor& tensor, uint64_t& size_bytes);
+  absl::Status ReadShape(Tensor& tensor, uint64_t& size_bytes);
   absl::Status PlaceTensors();
   absl::StatusOr<uint64_t> Alignment() const;
 
@@ -255,28 +255,30 @@ absl::Status GgufReader::SkipElements(std::string_view key, const GgufValue& val
 }
 
 absl::Status GgufReader::ReadTensor() {
-  GgufTensor tensor;
-  if (!cursor_.ReadString(tensor.name)) {
+  std::string_view name;
+  if (!cursor_.ReadString(name)) {
     return Fault("the name of tensor ", gguf_.tensors_.size(), " reaches past the end of the file");
   }
-  if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes) {
-    return Fault("the name of tensor ", gguf_.tensors_.size(), " has ", tensor.name.size(),
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return Fault("the name of tensor ", gguf_.tensors_.size(), " has ", name.size(),
                  " bytes (1 to ", kMaxNameBytes, " are allowed)");
   }
+  Tensor tensor;
+  tensor.name = name;
   Extent extent{0, 0, gguf_.tensors_.size()};
   RETURN_IF_ERROR(ReadShape(tensor, extent.size_bytes));
   if (!cursor_.Read(extent.offset)) {
     return Fault("the file ends inside the description of tensor ", Quoted(tensor.name));
   }
-  if (!gguf_.tensor_idx_.emplace(tensor.name, extent.tensor_idx).second) {
-    return Fault("tensor ", Quoted(tensor.name), " appears twice");
+  if (!gguf_.tensor_idx_.emplace(name, extent.tensor_idx).second) {
+    return Fault("tensor ", Quoted(name), " appears twice");
   }
-  gguf_.tensors_.push_back(tensor);
+  gguf_.tensors_.push_back(std::move(tensor));
   extents_.push_back(extent);
   return absl::OkStatus();
 }
 
-absl::Status GgufReader::ReadShape(GgufTensor& tensor, uint64_t& size_bytes) {
+absl::Status GgufReader::ReadShape(Tensor& tensor, uint64_t& size_bytes) {
   const std::string name = Quoted(tensor.name);
   if (!cursor_.Read(tensor.num_dims)) return Fault("the file ends inside tensor ", name);
   if (tensor.num_dims < 1 || tensor.num_dims > tensor.dims.size()) {
@@ -324,7 +326,7 @@ absl::Status GgufReader::PlaceTensors() {
             [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
   uint64_t end = 0;  // of the tensor before
   for (const Extent& extent : extents_) {
-    GgufTensor& tensor = gguf_.tensors_[extent.tensor_idx];
+    Tensor& tensor = gguf_.tensors_[extent.tensor_idx];
     if (extent.offset % alignment != 0) {
       return Fault("the offset of tensor ", Quoted(tensor.name), " is not a multiple of ",
                    alignment);
@@ -347,7 +349,7 @@ absl::StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> bytes) {
   return GgufReader(bytes).Read();
 }
 
-const GgufTensor* Gguf::FindTensor(std::string_view name) const {
+const Tensor* Gguf::FindTensor(std::string_view name) const {
   const auto found = tensor_idx_.find(name);
   return found == tensor_idx_.end() ? nullptr : &tensors_[found->second];
 }

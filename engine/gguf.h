@@ -12,18 +12,18 @@
 #ifndef PDSERVE_ENGINE_GGUF_H_
 #define PDSERVE_ENGINE_GGUF_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/gguf_blocks.h"
+#include "engine/checkpoint/tensor.h"
 
 namespace pdserve::engine {
 
@@ -50,24 +50,15 @@ struct GgufValue {
   std::span<const std::byte> bytes;  // the elements, packed; strings with their lengths
 };
 
-struct GgufTensor {
-  std::string_view name;
-  const TensorType* type = nullptr;
-  uint32_t num_dims = 0;
-  std::array<uint64_t, 4> dims = {1, 1, 1, 1};  // dims[0]: length of a row; none is 0
-  std::span<const std::byte> bytes;
-
-  uint64_t cols() const { return dims[0]; }
-  uint64_t rows() const { return dims[1] * dims[2] * dims[3]; }
-};
-
 class Gguf {
  public:
   /// InvalidArgument says what is wrong and where.
   static absl::StatusOr<Gguf> Parse(std::span<const std::byte> bytes);
 
-  std::span<const GgufTensor> tensors() const { return tensors_; }
-  const GgufTensor* FindTensor(std::string_view name) const;  // null: none
+  std::span<const Tensor> tensors() const { return tensors_; }
+  const Tensor* FindTensor(std::string_view name) const;  // null: none
+  std::vector<Tensor> TakeTensors() { return std::move(tensors_); }
+  const absl::flat_hash_map<std::string_view, GgufValue>& values() const { return values_; }
   bool Has(std::string_view key) const { return values_.contains(key); }
 
   /// Values by key. NotFound names a missing key, unless `absent` is given instead;
@@ -88,7 +79,7 @@ class Gguf {
 
   absl::flat_hash_map<std::string_view, GgufValue> values_;
   absl::flat_hash_map<std::string_view, size_t> tensor_idx_;
-  std::vector<GgufTensor> tensors_;  // in file order
+  std::vector<Tensor> tensors_;  // in file order
 };
 
 }  // namespace pdserve::engine

@@ -1,10 +1,10 @@
-// The llama architecture as GGUF files hold it: RMS norms, grouped-query attention with rotation of
-// neighbouring pairs, a gated feed-forward net (SiLU), tied or separate output head. Per layer:
+// The llama architecture: RMS norms, grouped-query attention with rotation of neighbouring pairs (a
+// Hugging Face checkpoint's halves are interleaved as its weights are packed), a gated feed-forward
+// net (SiLU), tied or separate output head. Per layer:
 //   x += Wo * attention(rotate(Wq * n1(x)), rotate(Wk * n1(x)), Wv * n1(x))
 //   x += Wdown * (silu(Wgate * n2(x)) * Wup * n2(x))
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -18,6 +18,7 @@
 #include "engine/forward_pass.h"
 #include "engine/model.h"
 #include "engine/model_source.h"
+#include "engine/rotation.h"
 #include "engine/turn.h"
 #include "engine/weights.h"
 
@@ -44,88 +45,72 @@ struct Dimensions {
   int32_t head_dim = 0;
   int32_t context_tokens = 0;
   float epsilon = 0;
-  double rotation_base = 0;
+  std::vector<double> rotation;  // radians per position, [head_dim / 2]
 
   int32_t query_cols() const { return heads * head_dim; }
   int32_t kv_cols() const { return kv_heads * head_dim; }
 };
 
-// A whole number of the architecture's metadata in [1, most].
-absl::Status ReadCount(const Gguf& gguf, const char* name, int64_t most, int32_t& value,
-                       std::optional<int64_t> absent = {}) {
-  const std::string key = absl::StrCat("llama.", name);
-  ASSIGN_OR_RETURN(const int64_t read, gguf.Integer(key, absent));
-  if (read < 1 || read > most) {
-    return Fault("metadata '", key, "' is ", read, ", not in 1 to ", most);
-  }
-  value = static_cast<int32_t>(read);
-  return absl::OkStatus();
-}
-
 // What would change the results, and is not computed here.
-absl::Status RefuseUnknown(const Gguf& gguf) {
-  for (const char* name : {"rope.scale_linear", "logit_scale", "embedding_scale", "residual_scale",
-                           "attention.scale", "attention.sliding_window", "attention.clamp_kqv"}) {
-    const std::string key = absl::StrCat("llama.", name);
-    if (gguf.Has(key)) return Fault("metadata '", key, "' is not supported");
+absl::Status RefuseUnknown(const Parameters& parameters) {
+  for (const char* key : {"rope.scale_linear", "logit_scale", "embedding_scale", "residual_scale",
+                          "attention.scale", "attention.sliding_window", "attention.clamp_kqv"}) {
+    if (parameters.Has(key)) return Fault("'", parameters.NameOf(key), "' is not supported");
   }
-  ASSIGN_OR_RETURN(const int64_t experts, gguf.Integer("llama.expert_count", 0));
-  if (experts != 0) return Fault("metadata 'llama.expert_count' is not supported");
-  ASSIGN_OR_RETURN(const bool causal, gguf.Boolean("llama.attention.causal", true));
+  ASSIGN_OR_RETURN(const int64_t experts, parameters.Integer("expert_count", 0));
+  if (experts != 0) return Fault("'", parameters.NameOf("expert_count"), "' is not supported");
+  ASSIGN_OR_RETURN(const bool causal, parameters.Boolean("attention.causal", true));
   if (!causal) return Fault("attention that is not causal is not supported");
-  ASSIGN_OR_RETURN(const std::string_view scaling, gguf.String("llama.rope.scaling.type", "none"));
-  if (scaling == "none") return absl::OkStatus();
-  return Fault("rope scaling '", std::string(scaling.substr(0, 64)), "' is not supported");
+  ASSIGN_OR_RETURN(const std::string_view activation, parameters.String("activation", "silu"));
+  if (activation == "silu") return absl::OkStatus();
+  return Fault("the activation '", Printable(activation), "' is not supported");
 }
 
-absl::Status ReadHeads(const Gguf& gguf, Dimensions& dims) {
-  RETURN_IF_ERROR(ReadCount(gguf, "attention.head_count", 1 << 16, dims.heads));
-  RETURN_IF_ERROR(ReadCount(gguf, "attention.head_count_kv", 1 << 16, dims.kv_heads, dims.heads));
+absl::Status ReadHeads(const Parameters& parameters, Dimensions& dims) {
+  ASSIGN_OR_RETURN(dims.heads, parameters.Count("attention.head_count", 1 << 16));
+  ASSIGN_OR_RETURN(dims.kv_heads, parameters.Count("attention.head_count_kv", 1 << 16, dims.heads));
   if (dims.heads % dims.kv_heads != 0) {
     return Fault(dims.heads, " heads can't share ", dims.kv_heads, " key-value heads evenly");
   }
-  if (!gguf.Has("llama.attention.key_length") && dims.embedding % dims.heads != 0) {
+  if (!parameters.Has("attention.key_length") && dims.embedding % dims.heads != 0) {
     return Fault("embedding length ", dims.embedding, " is not a multiple of ", dims.heads,
                  " heads");
   }
   const int32_t even_share = dims.embedding / dims.heads;
-  int32_t value_dim = 0;
-  int32_t rotated = 0;
-  RETURN_IF_ERROR(ReadCount(gguf, "attention.key_length", 4096, dims.head_dim, even_share));
-  RETURN_IF_ERROR(ReadCount(gguf, "attention.value_length", 4096, value_dim, dims.head_dim));
-  RETURN_IF_ERROR(ReadCount(gguf, "rope.dimension_count", 4096, rotated, dims.head_dim));
+  ASSIGN_OR_RETURN(dims.head_dim,
+                   parameters.Count("attention.key_length", kMaxHeadDim, even_share));
+  ASSIGN_OR_RETURN(const int32_t value_dim,
+                   parameters.Count("attention.value_length", kMaxHeadDim, dims.head_dim));
+  ASSIGN_OR_RETURN(const int32_t rotated,
+                   parameters.Count("rope.dimension_count", kMaxHeadDim, dims.head_dim));
   if (value_dim != dims.head_dim || rotated != dims.head_dim || dims.head_dim % 2 != 0) {
     return Fault("a head's key, value and rotated parts must have one even length; they have ",
                  dims.head_dim, ", ", value_dim, " and ", rotated);
   }
-  if (dims.head_dim > kMaxHeadDim) {
-    return Fault("heads of ", dims.head_dim, " are not supported; the most is ", kMaxHeadDim);
-  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Dimensions> ReadDimensions(const Gguf& gguf, int32_t vocab_size) {
-  RETURN_IF_ERROR(RefuseUnknown(gguf));
+absl::StatusOr<Dimensions> ReadDimensions(const Checkpoint& checkpoint) {
+  const Parameters& parameters = checkpoint.parameters;
+  RETURN_IF_ERROR(RefuseUnknown(parameters));
   Dimensions dims;
-  const auto num_tensors = static_cast<int64_t>(gguf.tensors().size());
-  RETURN_IF_ERROR(ReadCount(gguf, "block_count", num_tensors, dims.layers));
-  RETURN_IF_ERROR(ReadCount(gguf, "embedding_length", 1 << 20, dims.embedding));
-  RETURN_IF_ERROR(ReadCount(gguf, "feed_forward_length", 1 << 24, dims.feed_forward));
-  RETURN_IF_ERROR(
-      ReadCount(gguf, "context_length", std::numeric_limits<int32_t>::max(), dims.context_tokens));
-  RETURN_IF_ERROR(ReadHeads(gguf, dims));
-  ASSIGN_OR_RETURN(const int64_t vocab, gguf.Integer("llama.vocab_size", vocab_size));
-  if (vocab != vocab_size) {
-    return Fault("metadata 'llama.vocab_size' is ", vocab, ", but there are ", vocab_size,
+  const auto num_tensors = static_cast<int64_t>(checkpoint.tensors.tensors().size());
+  ASSIGN_OR_RETURN(dims.layers, parameters.Count("block_count", num_tensors));
+  ASSIGN_OR_RETURN(dims.embedding, parameters.Count("embedding_length", 1 << 20));
+  ASSIGN_OR_RETURN(dims.feed_forward, parameters.Count("feed_forward_length", 1 << 24));
+  ASSIGN_OR_RETURN(dims.context_tokens,
+                   parameters.Count("context_length", std::numeric_limits<int32_t>::max()));
+  RETURN_IF_ERROR(ReadHeads(parameters, dims));
+  const int32_t tokens = checkpoint.vocabulary.size;
+  ASSIGN_OR_RETURN(const int64_t vocab, parameters.Integer("vocab_size", tokens));
+  if (vocab != tokens) {
+    return Fault("'", parameters.NameOf("vocab_size"), "' is ", vocab, ", but there are ", tokens,
                  " tokens");
   }
-  ASSIGN_OR_RETURN(const double epsilon, gguf.Real("llama.attention.layer_norm_rms_epsilon"));
-  ASSIGN_OR_RETURN(dims.rotation_base, gguf.Real("llama.rope.freq_base", 10000.0));
+  ASSIGN_OR_RETURN(const double epsilon, parameters.Real("attention.layer_norm_rms_epsilon"));
   if (!(epsilon > 0 && epsilon < 1)) return Fault("the norms' epsilon is ", epsilon);
-  if (!(dims.rotation_base > 0 && dims.rotation_base < 1e15)) {
-    return Fault("metadata 'llama.rope.freq_base' is ", dims.rotation_base);
-  }
   dims.epsilon = static_cast<float>(epsilon);
+  ASSIGN_OR_RETURN(dims.rotation, ReadRotation(parameters, dims.head_dim));
   return dims;
 }
 
@@ -145,7 +130,8 @@ struct Weights {
   AlignedMemory memory;
 };
 
-absl::Status PlanLayer(const Dimensions& dims, int32_t idx, WeightPlan& plan, Layer& layer) {
+absl::Status PlanLayer(const Dimensions& dims, int32_t idx, HeadRows rotated, WeightPlan& plan,
+                       Layer& layer) {
   const std::string at = absl::StrCat("blk.", idx, ".");
   const int64_t width = dims.embedding;
   const int64_t inner = dims.feed_forward;
@@ -153,8 +139,8 @@ absl::Status PlanLayer(const Dimensions& dims, int32_t idx, WeightPlan& plan, La
   const int64_t kv = int64_t{dims.kv_heads} * dims.head_dim;
   RETURN_IF_ERROR(plan.Vector(at + "attn_norm.weight", width, &layer.attention_norm));
   RETURN_IF_ERROR(plan.Vector(at + "ffn_norm.weight", width, &layer.feed_forward_norm));
-  RETURN_IF_ERROR(plan.Matrix(at + "attn_q.weight", query, width, &layer.query));
-  RETURN_IF_ERROR(plan.Matrix(at + "attn_k.weight", kv, width, &layer.key));
+  RETURN_IF_ERROR(plan.Matrix(at + "attn_q.weight", query, width, &layer.query, rotated));
+  RETURN_IF_ERROR(plan.Matrix(at + "attn_k.weight", kv, width, &layer.key, rotated));
   RETURN_IF_ERROR(plan.Matrix(at + "attn_v.weight", kv, width, &layer.value));
   RETURN_IF_ERROR(plan.Matrix(at + "attn_output.weight", width, query, &layer.output));
   RETURN_IF_ERROR(plan.Matrix(at + "ffn_gate.weight", inner, width, &layer.gate));
@@ -163,20 +149,26 @@ absl::Status PlanLayer(const Dimensions& dims, int32_t idx, WeightPlan& plan, La
 }
 
 absl::Status LoadWeights(const ModelSource& source, const Dimensions& dims, Weights& weights) {
-  WeightPlan plan(source.gguf);
+  WeightPlan plan(source.checkpoint.tensors);
   const int64_t vocab = source.card.vocab_size;
   RETURN_IF_ERROR(plan.Matrix("token_embd.weight", vocab, dims.embedding, &weights.embedding));
-  const bool tied = !plan.Has("output.weight");
-  if (!tied) {
+  ASSIGN_OR_RETURN(const bool tied, source.checkpoint.parameters.Boolean(
+                                        "tie_embeddings", !plan.Has("output.weight")));
+  if (tied) {
+    plan.Ignore("output.weight");
+  } else {
     RETURN_IF_ERROR(plan.Matrix("output.weight", vocab, dims.embedding, &weights.head));
   }
   RETURN_IF_ERROR(plan.Vector("output_norm.weight", dims.embedding, &weights.output_norm));
   if (plan.Has("rope_freqs.weight")) {
     RETURN_IF_ERROR(plan.Vector("rope_freqs.weight", dims.head_dim / 2, &weights.rotation_factors));
   }
+  // GGUF files of this architecture hold the rows as they are wanted.
+  const bool halves = source.checkpoint.tensors.convention() == Convention::kHuggingFace;
+  const HeadRows rotated = halves ? HeadRows{dims.head_dim, dims.head_dim} : HeadRows{};
   weights.layers.resize(dims.layers);
   for (int32_t i = 0; i < dims.layers; ++i) {
-    RETURN_IF_ERROR(PlanLayer(dims, i, plan, weights.layers[i]));
+    RETURN_IF_ERROR(PlanLayer(dims, i, rotated, plan, weights.layers[i]));
   }
   RETURN_IF_ERROR(plan.CheckNothingLeft());
   ASSIGN_OR_RETURN(weights.memory, plan.Pack(*source.team));
@@ -184,17 +176,15 @@ absl::Status LoadWeights(const ModelSource& source, const Dimensions& dims, Weig
   return absl::OkStatus();
 }
 
-// Radians per position of each pair.
-absl::StatusOr<std::vector<double>> ComputeRotation(const Dimensions& dims, const float* factors) {
-  std::vector<double> rotation(dims.head_dim / 2);
-  for (size_t i = 0; i < rotation.size(); ++i) {
-    const double factor = factors == nullptr ? 1.0 : factors[i];
-    if (!(factor > 0 && factor < std::numeric_limits<float>::infinity())) {
-      return Fault("tensor 'rope_freqs.weight' holds ", factor);
+// Divides by what the file gives for each pair, where it does.
+absl::Status ApplyFactors(const float* factors, std::vector<double>& rotation) {
+  for (size_t i = 0; factors != nullptr && i < rotation.size(); ++i) {
+    if (!(factors[i] > 0 && factors[i] < std::numeric_limits<float>::infinity())) {
+      return Fault("tensor 'rope_freqs.weight' holds ", factors[i]);
     }
-    rotation[i] = std::pow(dims.rotation_base, -2.0 * double(i) / dims.head_dim) / factor;
+    rotation[i] /= factors[i];
   }
-  return rotation;
+  return absl::OkStatus();
 }
 
 // Activations between the products, [max_rows][cols] each.
@@ -254,7 +244,8 @@ absl::StatusOr<std::unique_ptr<Model>> LlamaModel::Create(ModelSource source,
   shape.max_rows = source.options.max_rows;
   shape.max_input_cols = std::max(dims.embedding, dims.query_cols());
   shape.quantise = source.quantise;
-  ASSIGN_OR_RETURN(shape.rotation, ComputeRotation(dims, weights.rotation_factors));
+  shape.rotation = dims.rotation;
+  RETURN_IF_ERROR(ApplyFactors(weights.rotation_factors, shape.rotation));
   std::unique_ptr<LlamaModel> model(new LlamaModel(std::move(source), dims, std::move(weights)));
   const auto rows = static_cast<size_t>(shape.max_rows);
   Scratch& scratch = model->scratch_;
@@ -355,7 +346,7 @@ absl::StatusOr<int32_t> ContextTokens(const ModelOptions& options, const Dimensi
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> Load(ModelSource source) {
-  ASSIGN_OR_RETURN(const Dimensions dims, ReadDimensions(source.gguf, source.card.vocab_size));
+  ASSIGN_OR_RETURN(const Dimensions dims, ReadDimensions(source.checkpoint));
   ASSIGN_OR_RETURN(const int32_t context_tokens, ContextTokens(source.options, dims));
   Weights weights;
   RETURN_IF_ERROR(LoadWeights(source, dims, weights));

@@ -6,9 +6,8 @@
 
 #include <memory>
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/device.h"
-#include "engine/gguf.h"
-#include "engine/mapped_file.h"
 #include "engine/model.h"
 #include "engine/ops.h"
 
@@ -16,8 +15,7 @@ namespace pdserve::engine {
 
 struct ModelSource {
   const ModelOptions& options;
-  const MappedFile& file;
-  const Gguf& gguf;
+  const Checkpoint& checkpoint;
   const Ops& ops;
   KvDtype kv_dtype = KvDtype::kBf16;
   bool quantise = true;  // activations to 8 bits

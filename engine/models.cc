@@ -1,6 +1,8 @@
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -31,9 +33,8 @@ absl::StatusOr<Loader> FindLoader(std::string_view architecture) {
   absl::StrAppend(&known, known.empty() ? "" : ", ", #word);
 #include "engine/model_list.inc"
 #undef X
-  const std::string name = IsUtf8(architecture) ? std::string(architecture) : "?";
   return absl::InvalidArgumentError(
-      absl::StrCat("architecture '", name.substr(0, 64), "' is not supported (", known, ")"));
+      absl::StrCat("architecture '", Printable(architecture), "' is not supported (", known, ")"));
 }
 
 absl::StatusOr<bool> QuantiseActivations(const ModelOptions& options) {
@@ -59,33 +60,29 @@ std::string FileStem(const std::string& path) {
   return name;
 }
 
-absl::StatusOr<ModelCard> StartCard(const ModelOptions& options, const Gguf& gguf) {
+ModelCard StartCard(const ModelOptions& options, const Checkpoint& checkpoint) {
   ModelCard card;
-  ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
-  card.architecture = architecture;
-  ASSIGN_OR_RETURN(const std::string_view name, gguf.String("general.name", ""));
-  card.name = name.empty() || !IsUtf8(name) ? FileStem(options.path) : std::string(name);
-  ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(gguf));
-  card.vocab_size = vocabulary.size;
-  card.end_tokens = std::move(vocabulary.end_tokens);
-  card.text_spec = std::move(vocabulary.text_spec);
+  card.architecture = checkpoint.architecture;
+  const std::string& name = checkpoint.name;
+  card.name = name.empty() || !IsUtf8(name) ? FileStem(options.path) : name;
+  card.vocab_size = checkpoint.vocabulary.size;
+  card.end_tokens = checkpoint.vocabulary.end_tokens;
+  card.text_spec = checkpoint.vocabulary.text_spec;
   return card;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadMapped(const ModelOptions& options,
-                                                  const MappedFile& file) {
+absl::StatusOr<std::unique_ptr<Model>> LoadOpened(const ModelOptions& options,
+                                                  const Checkpoint& checkpoint) {
   if (options.block_tokens < 1 || options.max_rows < 1 || options.threads < 0) {
     return absl::InvalidArgumentError("block_tokens, max_rows or threads is out of range");
   }
-  ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file.bytes()));
-  ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
-  ASSIGN_OR_RETURN(const Loader load, FindLoader(architecture));
-  ASSIGN_OR_RETURN(ModelCard card, StartCard(options, gguf));
+  ASSIGN_OR_RETURN(const Loader load, FindLoader(checkpoint.architecture));
   ASSIGN_OR_RETURN(const Ops* ops, FindOps(options.isa));
   ASSIGN_OR_RETURN(const bool quantise, QuantiseActivations(options));
   ASSIGN_OR_RETURN(const KvDtype kv_dtype, FindKvDtype(options, quantise));
   auto team = Team::Create(options.threads);
-  return load({options, file, gguf, *ops, kv_dtype, quantise, std::move(team), std::move(card)});
+  ModelCard card = StartCard(options, checkpoint);
+  return load({options, checkpoint, *ops, kv_dtype, quantise, std::move(team), std::move(card)});
 }
 
 }  // namespace
@@ -97,14 +94,16 @@ void ModelSource::CompleteCard(const CacheLayout& layout, int32_t max_context_to
       absl::StrCat("architecture ", card.architecture, "\nlayout ", layout.Describe(), "\nkernels ",
                    absl::string_view(ops.numerics.data(), ops.numerics.size()), "\nactivations ",
                    quantise ? "int8" : "fp32", "\n");
-  card.fingerprint = ComputeFingerprint(file.bytes(), text, *team);
+  std::vector<std::span<const std::byte>> files;
+  for (const auto& file : checkpoint.files) files.push_back(file->bytes());
+  card.fingerprint = ComputeFingerprint(files, text, *team);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelOptions& options) {
   auto model = [&]() -> absl::StatusOr<std::unique_ptr<Model>> {
-    ASSIGN_OR_RETURN(const auto file, MappedFile::Open(options.path));
-    ASSIGN_OR_RETURN(auto loaded, LoadMapped(options, *file));
-    RETURN_IF_ERROR(file->Unchanged());
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+    ASSIGN_OR_RETURN(auto loaded, LoadOpened(options, checkpoint));
+    for (const auto& file : checkpoint.files) RETURN_IF_ERROR(file->Unchanged());
     return loaded;
   }();
   if (model.ok()) return model;

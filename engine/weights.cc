@@ -24,8 +24,9 @@ absl::Status Fault(const Parts&... parts) {
 
 // Some tiles of one matrix, as a unit of parallel work.
 struct Chunk {
-  const GgufTensor* tensor;
+  const Tensor* tensor;
   const PackedMatrix* matrix;
+  HeadRows heads;
   int32_t first_tile;
   int32_t last_tile;
 };
@@ -45,7 +46,10 @@ class TilePacker {
     const size_t row_bytes = size_t(matrix.cols) / type.block_values * type.block_bytes;
     const int32_t first_row = tile * kTileRows;
     const int32_t rows = std::min(kTileRows, matrix.rows - first_row);
-    const std::byte* source = chunk.tensor->bytes.data() + size_t(first_row) * row_bytes;
+    const auto source = [&](int32_t row) {
+      const auto in_file = static_cast<size_t>(chunk.heads.InFile(first_row + row));
+      return chunk.tensor->bytes.data() + in_file * row_bytes;
+    };
     std::byte* out = matrix.data + size_t(tile) * PackedTileBytes(matrix.packing, matrix.cols);
     if (matrix.packing == Packing::kU4 || matrix.packing == Packing::kU8) {
       const size_t blocks = size_t(matrix.cols) / kBlockCols;
@@ -53,7 +57,7 @@ class TilePacker {
       scale_.assign(kTileRows * blocks, 0);
       minimum_.assign(kTileRows * blocks, 0);
       for (int32_t row = 0; row < rows; ++row) {
-        UnpackQuantisedRow(type, source + row * row_bytes, matrix.cols,
+        UnpackQuantisedRow(type, source(row), matrix.cols,
                            {q_.data() + size_t(row) * matrix.cols, scale_.data() + row * blocks,
                             minimum_.data() + row * blocks});
       }
@@ -63,8 +67,7 @@ class TilePacker {
     }
     values_.assign(size_t(kTileRows) * matrix.cols, 0);
     for (int32_t row = 0; row < rows; ++row) {
-      UnpackFloatRow(type, source + row * row_bytes, matrix.cols,
-                     values_.data() + size_t(row) * matrix.cols);
+      UnpackFloatRow(type, source(row), matrix.cols, values_.data() + size_t(row) * matrix.cols);
     }
     PackFloatTile(matrix.packing, matrix.cols, values_.data(), out);
   }
@@ -101,14 +104,23 @@ AlignedMemory::~AlignedMemory() {
   if (data_ != nullptr) munmap(data_, size_bytes_);
 }
 
+bool WeightPlan::Has(std::string_view name) const {
+  return tensors_.Find(tensors_.NameInFile(name, own_)) != nullptr;
+}
+
+void WeightPlan::Ignore(std::string_view name) {
+  const Tensor* tensor = tensors_.Find(tensors_.NameInFile(name, own_));
+  if (tensor != nullptr) taken_.insert(tensor->name);
+}
+
 absl::StatusOr<WeightPlan::Taken> WeightPlan::Take(const std::string& name) {
-  const GgufTensor* tensor = gguf_.FindTensor(name);
-  if (tensor == nullptr) return Fault("tensor '", name, "' is missing");
+  const std::string in_file = tensors_.NameInFile(name, own_);
+  const Tensor* tensor = tensors_.Find(in_file);
+  if (tensor == nullptr) return Fault("tensor '", in_file, "' is missing");
   const TensorType& type = *tensor->type;
   if (!type.packing) {
-    return Fault("tensor '", name, "' has the type ",
-                 absl::string_view(type.name.data(), type.name.size()),
-                 ", which is not supported (F32, F16, BF16, Q4_0, Q4_1 and Q8_0 are)");
+    return Fault("tensor '", in_file, "' has the type ",
+                 absl::string_view(type.name.data(), type.name.size()), ", which is not supported");
   }
   taken_.insert(tensor->name);
   return Taken{tensor, *type.packing};
@@ -120,42 +132,61 @@ void WeightPlan::Add(Entry entry, size_t size_bytes) {
   entries_.push_back(entry);
 }
 
+// In the order in which the file's format writes a shape.
+std::string WeightPlan::ShapeText(uint64_t rows, uint64_t cols) const {
+  if (tensors_.convention() == Convention::kGguf) std::swap(rows, cols);
+  return absl::StrCat("[", rows, ", ", cols, "]");
+}
+
 absl::Status WeightPlan::Matrix(const std::string& name, int64_t rows, int64_t cols,
-                                PackedMatrix* target) {
+                                PackedMatrix* target, HeadRows heads) {
   ASSIGN_OR_RETURN(const Taken taken, Take(name));
-  const GgufTensor* tensor = taken.tensor;
+  const Tensor* tensor = taken.tensor;
+  if (tensor->num_dims > 2) {
+    return Fault("tensor '", tensor->name, "' has ", tensor->num_dims, " dimensions, not two");
+  }
   if (rows < 1 || cols < 1 || rows > std::numeric_limits<int32_t>::max() - kTileRows ||
-      cols > std::numeric_limits<int32_t>::max() || tensor->num_dims > 2 ||
-      tensor->rows() != uint64_t(rows) || tensor->cols() != uint64_t(cols)) {
-    return Fault("tensor '", name, "' has the shape [", tensor->cols(), ", ", tensor->rows(),
-                 tensor->num_dims > 2 ? ", ..." : "", "], not [", cols, ", ", rows, "]");
+      cols > std::numeric_limits<int32_t>::max() || tensor->rows() != uint64_t(rows) ||
+      tensor->cols() != uint64_t(cols)) {
+    return Fault("tensor '", tensor->name, "' has the shape ",
+                 ShapeText(tensor->rows(), tensor->cols()), ", not ", ShapeText(rows, cols));
   }
   *target = {taken.packing, int32_t(rows), int32_t(cols), nullptr};
-  Add({tensor, target, nullptr}, PackedBytes(target->packing, target->rows, target->cols));
+  Add({tensor, target, nullptr, heads}, PackedBytes(target->packing, target->rows, target->cols));
   return absl::OkStatus();
 }
 
-absl::Status WeightPlan::Vector(const std::string& name, int64_t size, const float** target) {
+absl::Status WeightPlan::Vector(const std::string& name, int64_t size, const float** target,
+                                HeadRows heads) {
   ASSIGN_OR_RETURN(const Taken taken, Take(name));
-  const GgufTensor* tensor = taken.tensor;
+  const Tensor* tensor = taken.tensor;
   if (tensor->rows() != 1 || tensor->cols() != uint64_t(size)) {
-    return Fault("tensor '", name, "' has ", tensor->rows(), " rows of ", tensor->cols(),
+    return Fault("tensor '", tensor->name, "' has ", tensor->rows(), " rows of ", tensor->cols(),
                  " values, not one of ", size);
   }
   if (tensor->type->block_values != 1) {
-    return Fault("tensor '", name, "' is a vector of a quantised type, which is not supported");
+    return Fault("tensor '", tensor->name,
+                 "' is a vector of a quantised type, which is not supported");
   }
-  Add({tensor, nullptr, target}, size_t(size) * sizeof(float));
+  Add({tensor, nullptr, target, heads}, size_t(size) * sizeof(float));
   return absl::OkStatus();
 }
 
 absl::Status WeightPlan::CheckNothingLeft() const {
-  for (const GgufTensor& tensor : gguf_.tensors()) {
+  for (const Tensor& tensor : tensors_.tensors()) {
     if (taken_.contains(tensor.name)) continue;
-    return Fault("tensor '", absl::string_view(tensor.name.data(), tensor.name.size()),
-                 "' is not known to this architecture");
+    return Fault("tensor '", Printable(tensor.name), "' is not known to this architecture");
   }
   return absl::OkStatus();
+}
+
+void WeightPlan::UnpackVector(const Entry& entry, float* values) {
+  const Tensor& tensor = *entry.tensor;
+  const auto size = static_cast<int32_t>(tensor.cols());
+  UnpackFloatRow(*tensor.type, tensor.bytes.data(), size, values);
+  if (entry.heads.head_dim == 0) return;
+  const std::vector<float> in_file(values, values + size);
+  for (int32_t i = 0; i < size; ++i) values[i] = in_file[entry.heads.InFile(i)];
 }
 
 absl::StatusOr<AlignedMemory> WeightPlan::Pack(Team& team) const {
@@ -165,14 +196,14 @@ absl::StatusOr<AlignedMemory> WeightPlan::Pack(Team& team) const {
     std::byte* at = memory.data() + entry.offset;
     if (entry.vector != nullptr) {
       auto* values = reinterpret_cast<float*>(at);
-      UnpackFloatRow(*entry.tensor->type, entry.tensor->bytes.data(), entry.tensor->cols(), values);
+      UnpackVector(entry, values);
       *entry.vector = values;
       continue;
     }
     entry.matrix->data = at;
     for (int32_t tile = 0; tile < entry.matrix->tiles(); tile += kTilesInChunk) {
       const int32_t last = std::min(tile + kTilesInChunk, entry.matrix->tiles());
-      chunks.push_back({entry.tensor, entry.matrix, tile, last});
+      chunks.push_back({entry.tensor, entry.matrix, entry.heads, tile, last});
     }
   }
   std::atomic<size_t> next = 0;

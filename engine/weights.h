@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/device.h"
-#include "engine/gguf.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -39,17 +40,37 @@ class AlignedMemory {
   size_t size_bytes_ = 0;
 };
 
+/// The rows of heads whose leading rows are rotated. The forward pass rotates neighbours; a file
+/// may pair the first half of those rows with the second, and is then reordered as it is packed.
+struct HeadRows {
+  int32_t head_dim = 0;  // 0: rows stay as they are
+  int32_t rotated = 0;   // leading rows of each head
+
+  /// The row of the file that becomes `row`.
+  int64_t InFile(int64_t row) const {
+    const int64_t in_head = head_dim == 0 ? rotated : row % head_dim;
+    if (in_head >= rotated) return row;
+    return row - in_head + in_head / 2 + (in_head % 2) * (rotated / 2);
+  }
+};
+
 class WeightPlan {
  public:
-  /// `gguf` must outlive the plan.
-  explicit WeightPlan(const Gguf& gguf) : gguf_(gguf) {}
+  /// `tensors` must outlive the plan. `own`: the architecture's rows for HfName. Names below are
+  /// GGUF's; errors say what the file calls them.
+  explicit WeightPlan(const TensorSet& tensors, std::span<const NameRow> own = {})
+      : tensors_(tensors), own_(own) {}
 
-  bool Has(std::string_view name) const { return gguf_.FindTensor(name) != nullptr; }
+  bool Has(std::string_view name) const;
   /// A matrix [rows][cols]. InvalidArgument: not in the file, another shape, or a type that is not
   /// read. `target` must stay where it is until Pack.
-  absl::Status Matrix(const std::string& name, int64_t rows, int64_t cols, PackedMatrix* target);
+  absl::Status Matrix(const std::string& name, int64_t rows, int64_t cols, PackedMatrix* target,
+                      HeadRows heads = {});
   /// A vector of `size` floats, kept as float; *target gets its address in the packed memory.
-  absl::Status Vector(const std::string& name, int64_t size, const float** target);
+  absl::Status Vector(const std::string& name, int64_t size, const float** target,
+                      HeadRows heads = {});
+  /// A tensor that may be there and changes nothing.
+  void Ignore(std::string_view name);
 
   /// InvalidArgument when the file has a tensor that was not asked for: the model would not be
   /// computed as it was meant.
@@ -60,19 +81,23 @@ class WeightPlan {
 
  private:
   struct Entry {
-    const GgufTensor* tensor = nullptr;
+    const Tensor* tensor = nullptr;
     PackedMatrix* matrix = nullptr;  // one of the two is set
     const float** vector = nullptr;
+    HeadRows heads;
     size_t offset = 0;
   };
   struct Taken {
-    const GgufTensor* tensor;
+    const Tensor* tensor;
     Packing packing;
   };
   absl::StatusOr<Taken> Take(const std::string& name);
   void Add(Entry entry, size_t size_bytes);
+  std::string ShapeText(uint64_t rows, uint64_t cols) const;
+  static void UnpackVector(const Entry& entry, float* values);
 
-  const Gguf& gguf_;
+  const TensorSet& tensors_;
+  const std::span<const NameRow> own_;
   std::vector<Entry> entries_;
   absl::flat_hash_set<std::string_view> taken_;
   size_t total_bytes_ = 0;

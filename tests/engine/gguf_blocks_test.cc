@@ -57,7 +57,7 @@ class GgufBlocksTest : public ::testing::TestWithParam<const char*> {
   }
 
   std::string file_;
-  GgufTensor tensor_;
+  Tensor tensor_;
 };
 
 // Equal bits but for the sign of zero, which scale and minimum can't hold.

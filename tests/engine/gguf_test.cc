@@ -63,7 +63,7 @@ TEST(GgufTest, ReadsMetadataAndTensors) {
   EXPECT_EQ(gguf->Real("llama.rope.freq_base").value(), 10000.0);
   EXPECT_EQ(gguf->Strings("tokenizer.ggml.merges").value()[1], "t h");
   EXPECT_EQ(gguf->Integers("tokenizer.ggml.token_type").value()[1], 3);
-  const GgufTensor* tensor = gguf->FindTensor("blk.0.ffn_down.weight");
+  const Tensor* tensor = gguf->FindTensor("blk.0.ffn_down.weight");
   ASSERT_NE(tensor, nullptr);
   EXPECT_EQ(tensor->cols(), 32u);
   EXPECT_EQ(tensor->rows(), 16u);
@@ -76,7 +76,7 @@ TEST(GgufTest, KnowsTheSizesOfAllTensorTypes) {
   const auto gguf = Gguf::Parse(Bytes(file));
   ASSERT_TRUE(gguf.ok()) << gguf.status();
   EXPECT_EQ(gguf->tensors().size(), 26u);
-  for (const GgufTensor& tensor : gguf->tensors()) {
+  for (const Tensor& tensor : gguf->tensors()) {
     EXPECT_EQ(tensor.name, "t." + std::string(tensor.type->name));
   }
 }

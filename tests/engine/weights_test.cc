@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/gguf.h"
 #include "tests/testing/files.h"
 
 namespace pdserve::engine {
@@ -18,11 +19,15 @@ class WeightsTest : public ::testing::Test {
  protected:
   WeightsTest()
       : file_(ReadFile(TestData("gguf/types/all_types.gguf"))),
-        gguf_(Gguf::Parse(std::as_bytes(std::span(file_.data(), file_.size()))).value()),
-        plan_(gguf_) {}
+        tensors_(TensorSet::Create(Convention::kGguf, ParseTensors()).value()),
+        plan_(tensors_) {}
+
+  std::vector<Tensor> ParseTensors() const {
+    return Gguf::Parse(std::as_bytes(std::span(file_.data(), file_.size())))->TakeTensors();
+  }
 
   std::string file_;
-  Gguf gguf_;
+  TensorSet tensors_;
   WeightPlan plan_;
 };
 
