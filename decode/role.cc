@@ -15,7 +15,6 @@ using engine::AttemptKey;
 using engine::Outcome;
 using engine::Owner;
 
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
 // The peer is told the deadline in whole milliseconds from receipt: it may be over there first.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(20);
 
@@ -27,10 +26,7 @@ Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
 
 void Role::Begin(const Request& request, absl::Time now) {
   const absl::Status status = Admit(request, now);
-  if (status.ok()) return;
-  const bool retryable = !absl::IsInvalidArgument(status);  // that is about what is asked for
-  sink_->Refused(request.generation.key, {std::string(status.message()), retryable,
-                                          retryable ? kRetryAfter : absl::ZeroDuration()});
+  if (!status.ok()) sink_->Refused(request.generation.key, engine::RefusalOf(status));
 }
 
 absl::Status Role::Admit(const Request& request, absl::Time now) {

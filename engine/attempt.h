@@ -25,6 +25,9 @@ struct AttemptKey {
   }
 };
 
+/// When to try again, where nobody knows it better.
+inline constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
+
 struct Refusal {
   std::string reason;
   bool retryable = false;  // another node, or this one later, may take it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -82,6 +83,11 @@ absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const Genera
   sequence.arrived = now;
   sequence.deadline = now + std::min(generation.deadline, kLongestAttempt);
   return sequence;
+}
+
+Refusal RefusalOf(const absl::Status& status) {
+  const bool retryable = !absl::IsInvalidArgument(status);
+  return {std::string(status.message()), retryable, retryable ? kRetryAfter : absl::ZeroDuration()};
 }
 
 absl::StatusOr<Ticket> MakeTicket(std::string_view bytes) {

@@ -41,6 +41,9 @@ inline constexpr absl::Duration kLongestAttempt = absl::Hours(24);
 absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const GenerationLimits& limits,
                                       absl::Time now);
 
+/// InvalidArgument is about what is asked for, so no node can help; after anything else one may.
+Refusal RefusalOf(const absl::Status& status);
+
 /// InvalidArgument unless `bytes` are 16.
 absl::StatusOr<Ticket> MakeTicket(std::string_view bytes);
 

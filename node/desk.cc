@@ -1,7 +1,6 @@
 #include "node/desk.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,6 @@ namespace {
 
 using engine::AttemptKey;
 
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
 // An idle node still sets its gauges, and looks over its pool, this often.
 constexpr absl::Duration kSlowInterval = absl::Seconds(1);
 
@@ -27,11 +25,7 @@ std::string_view OutcomeLabel(const absl::Status& status) {
 }  // namespace
 
 void Desk::Opened(SessionId session) {
-  if (draining_) {
-    v1::NodeMessage message;
-    message.mutable_draining();
-    parts_.port->Send(session, std::move(message));
-  }
+  if (draining_) parts_.port->Send(session, DrainingMessage());
   parts_.port->Send(session, LoadMessage(Figures()));
 }
 
@@ -48,7 +42,7 @@ bool Desk::Admits(const AttemptKey& key, bool has_role) {
   } else {
     return true;
   }
-  outbox_.Refused(key, {reason, true, kRetryAfter});  // another node, or id, or time may do
+  outbox_.Refused(key, {reason, true, engine::kRetryAfter});  // another node, or id, or time may do
   return false;
 }
 
@@ -104,9 +98,7 @@ void Desk::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRe
 void Desk::Drain() {
   if (draining_) return;
   draining_ = true;
-  v1::NodeMessage message;
-  message.mutable_draining();
-  parts_.port->Broadcast(message);
+  parts_.port->Broadcast(DrainingMessage());
 }
 
 void Desk::CancelAll() {

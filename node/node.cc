@@ -129,8 +129,12 @@ absl::Status ComposedNode::Init() {
   if (decode_) clients.push_back(decode_.get());
   if (prefill_) clients.push_back(prefill_.get());
   clients.push_back(&desk_);
-  loop_ = std::make_unique<engine::StepLoop>(options_.step_loop, model_.get(), pool_.get(),
-                                             std::move(clients), clock_);
+  engine::StepLoopOptions loop = options_.step_loop;
+  // Each request in the mailbox may be as long as the context: no more of them than are of use.
+  loop.mailbox_limit =
+      std::min<size_t>(loop.mailbox_limit, std::max(4 * options_.max_attempts, 1024));
+  loop_ = std::make_unique<engine::StepLoop>(loop, model_.get(), pool_.get(), std::move(clients),
+                                             clock_);
   service_ = std::make_unique<SessionService>(MakeSessionOptions(), this, clock_);
   desk_.Connect({pool_.get(), prefill_.get(), decode_.get(), service_.get(), metrics_, clock_});
   InitSeries();

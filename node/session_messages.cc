@@ -94,6 +94,18 @@ v1::NodeMessage FinishedMessage(AttemptId attempt, const engine::Ending& ending)
   return message;
 }
 
+v1::NodeMessage DrainingMessage() {
+  v1::NodeMessage message;
+  message.mutable_draining();
+  return message;
+}
+
+v1::NodeMessage PongMessage(uint64_t sequence) {
+  v1::NodeMessage message;
+  message.mutable_pong()->set_sequence(sequence);
+  return message;
+}
+
 v1::NodeMessage LoadMessage(const LoadFigures& figures) {
   v1::NodeMessage message;
   v1::Load* load = message.mutable_load();

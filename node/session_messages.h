@@ -1,5 +1,5 @@
-// Between messages and the node's own words: one function per message, both ways. Nothing else in
-// the node but session.cc and outbox.cc reads or writes a message's fields. Pure.
+// Between messages and the node's own words: one function per message, both ways. Beside it only
+// the greeting (session_stream.cc, node.cc) and the outbox's tokens know a message's fields. Pure.
 #ifndef PDSERVE_NODE_SESSION_MESSAGES_H_
 #define PDSERVE_NODE_SESSION_MESSAGES_H_
 
@@ -42,6 +42,8 @@ decode::Request FromMessage(SessionId session, const v1::DecodeRequest& message)
 v1::NodeMessage AcceptedMessage(AttemptId attempt);
 v1::NodeMessage RefusedMessage(AttemptId attempt, const engine::Refusal& refusal);
 v1::NodeMessage FinishedMessage(AttemptId attempt, const engine::Ending& ending);
+v1::NodeMessage DrainingMessage();
+v1::NodeMessage PongMessage(uint64_t sequence);
 v1::NodeMessage LoadMessage(const LoadFigures& figures);
 
 }  // namespace pdserve::node

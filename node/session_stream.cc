@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "node/session_messages.h"
 #include "spdlog/spdlog.h"
@@ -9,7 +10,7 @@
 namespace pdserve::node {
 namespace {
 
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
+constexpr size_t kLoggedBytes = 64;  // of what a router calls itself
 
 }  // namespace
 
@@ -25,8 +26,9 @@ void SessionStream::Start(const std::string& refusal) {
   MutexLock lock(&mutex_);
   if (refusal.empty()) {
     StartRead(&incoming_);
-  } else {
-    Refuse(refusal);
+  } else {  // without a hello, which a router that does not read could leave unsent
+    End(refusal);
+    Advance();
   }
 }
 
@@ -92,6 +94,11 @@ void SessionStream::OnDone() {
 }
 
 void SessionStream::Handle() {
+  if (!incoming_.has_hello()) {
+    MutexLock lock(&mutex_);
+    if (state_ == State::kGreeting) Refuse("the first message is not a hello");
+    if (state_ != State::kOpen) return;
+  }
   switch (incoming_.kind_case()) {
     case v1::RouterMessage::kHello:
       return Greet(incoming_.hello());
@@ -101,11 +108,8 @@ void SessionStream::Handle() {
       return Begin(FromMessage(id_, incoming_.decode()));
     case v1::RouterMessage::kCancel:
       return CancelAttempt(AttemptId{incoming_.cancel().attempt()});
-    case v1::RouterMessage::kPing: {
-      v1::NodeMessage pong;
-      pong.mutable_pong()->set_sequence(incoming_.ping().sequence());
-      return Send(std::move(pong));
-    }
+    case v1::RouterMessage::kPing:
+      return Send(PongMessage(incoming_.ping().sequence()));
     case v1::RouterMessage::KIND_NOT_SET:
       return;  // of a later protocol: unknown fields are ignored
   }
@@ -127,7 +131,8 @@ void SessionStream::Greet(const v1::RouterHello& hello) {
   opened_ = true;
   Queue(std::move(answer));
   service_->inbox_->Opened(id_);
-  spdlog::info("session {} with router {} is open", id_.value, hello.router_id());
+  spdlog::info("session {} with router {} is open", id_.value,
+               absl::CEscape(hello.router_id().substr(0, kLoggedBytes)));
 }
 
 template <typename Request>
@@ -135,11 +140,18 @@ void SessionStream::Begin(Request request) {
   bool fits = true;
   {
     MutexLock lock(&mutex_);
-    if (state_ == State::kGreeting) Refuse("the first message is not a hello");
     if (state_ != State::kOpen) return;
     const AttemptId attempt = request.generation.key.attempt;
-    if (!service_->inbox_->Begin(std::move(request))) {
-      fits = Queue(RefusedMessage(attempt, {"the node is overloaded", true, kRetryAfter}));
+    // The inbox counts requests, not bytes: none may be larger than what can be served. One token
+    // more than the context may be known, the last one: it needs no cache.
+    const size_t known = request.generation.prompt.size() + request.generation.emitted.size();
+    const uint32_t context = service_->options_.hello.max_context_tokens();
+    if (known > size_t{context} + 1) {
+      const std::string reason =
+          absl::StrCat("prompt and emitted tokens are ", known, ", the context is ", context);
+      fits = Queue(RefusedMessage(attempt, {reason, false, absl::ZeroDuration()}));
+    } else if (!service_->inbox_->Begin(std::move(request))) {
+      fits = Queue(RefusedMessage(attempt, {"the node is overloaded", true, engine::kRetryAfter}));
     }
   }
   if (!fits) Drop("the router does not read");

@@ -24,7 +24,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::RouterMessage, v1
  public:
   SessionStream(SessionService* service, grpc::CallbackServerContext* context, SessionId id);
 
-  /// Begins to read, or says `refusal` and ends; keeps itself alive until OnDone.
+  /// Begins to read, or ends with `refusal` as its reason; keeps itself alive until OnDone.
   void Start(const std::string& refusal);
   /// Any thread. Drops the session when too much is unread; what comes before the hello or after
   /// the end is discarded.

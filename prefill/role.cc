@@ -15,8 +15,6 @@ using engine::AttemptKey;
 using engine::Outcome;
 using engine::Owner;
 
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(250);
-
 }  // namespace
 
 Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
@@ -48,10 +46,7 @@ void Role::Begin(const Request& request, absl::Time now) {
     attempt->sequence = *std::move(sequence);
     status = Admit(request, std::move(attempt));
   }
-  if (status.ok()) return;
-  const bool retryable = !absl::IsInvalidArgument(status);  // that is about what is asked for
-  sink_->Refused(key, {std::string(status.message()), retryable,
-                       retryable ? kRetryAfter : absl::ZeroDuration()});
+  if (!status.ok()) sink_->Refused(key, engine::RefusalOf(status));
 }
 
 absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attempt) {
@@ -201,8 +196,9 @@ void Role::MoveToDecode(Attempt& attempt) {
 }
 
 void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
-  if (attempt.ticket)
+  if (attempt.ticket) {
     shipper_.Withdraw(*attempt.ticket, error.empty() ? "the attempt has ended" : error);
+  }
   pool_->Release(attempt.sequence.blocks, Owner::kSequence);
   attempt.sequence.blocks.clear();
   sink_->Finished(

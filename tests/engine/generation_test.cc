@@ -100,6 +100,18 @@ TEST(GenerationTest, TheLastTokenNeedsNoCache) {
   EXPECT_EQ(MostCachedTokens(*sequence, 6), 5);
 }
 
+TEST(GenerationTest, OnlyWhatIsAboutTheRequestItselfIsRefusedForGood) {
+  const Refusal for_good = RefusalOf(absl::InvalidArgumentError("no"));
+  EXPECT_EQ(for_good.reason, "no");
+  EXPECT_FALSE(for_good.retryable);
+  EXPECT_EQ(for_good.retry_after, absl::ZeroDuration());
+  for (const absl::Status& status :
+       {absl::ResourceExhaustedError("full"), absl::AlreadyExistsError("in use")}) {
+    EXPECT_TRUE(RefusalOf(status).retryable);
+    EXPECT_GT(RefusalOf(status).retry_after, absl::ZeroDuration());
+  }
+}
+
 TEST(GenerationTest, ATicketHas16Bytes) {
   EXPECT_TRUE(MakeTicket(std::string(16, 'x')).ok());
   EXPECT_FALSE(MakeTicket("").ok());
