@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -209,8 +210,10 @@ std::optional<std::string> CheckAddresses(const Config& config) {
         std::pair{"metrics_listen", config.metrics_listen}}) {
     if (!value.empty() && !IsAddress(value)) return WrongValue(name, value, wanted);
   }
+  std::set<std::string> seen;
   for (const std::string& node : config.node_addresses()) {
     if (!IsAddress(node)) return WrongValue("nodes", node, wanted);
+    if (!seen.insert(node).second) return WrongValue("nodes", node, "each address once");
   }
   return std::nullopt;
 }
@@ -220,10 +223,13 @@ std::optional<std::string> CheckTogether(const Config& config) {
   if (config.role == Role::kRouter && config.nodes.empty()) {
     return "--nodes: a router wants the addresses of its nodes";
   }
+  const bool has_router = config.role == Role::kRouter || config.role == Role::kAll;
+  if (!has_router && !config.nodes.empty()) {
+    return absl::StrCat("--nodes: only a router uses it, this is ", RoleName(config.role));
+  }
   if (config.role != Role::kRouter && config.model.empty()) {
     return absl::StrCat("--model: ", RoleName(config.role), " wants a model file");
   }
-  if (config.role == Role::kAll && config.transport == "tcp") return std::nullopt;
   if (config.role != Role::kAll && config.transport == "inproc") {
     return WrongValue("transport", config.transport, "tcp between processes");
   }

@@ -56,6 +56,13 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair{std::vector<std::string>{"both"}, std::string("--model")},
         std::pair{std::vector<std::string>{"router"}, std::string("--nodes")},
         std::pair{std::vector<std::string>{"router", "--nodes=nowhere"}, std::string("--nodes")},
+        std::pair{std::vector<std::string>{"router", "--nodes=a:1,b:2,a:1"},
+                  std::string("--nodes=a:1")},
+        std::pair{std::vector<std::string>{"prefill", "--model=m", "--nodes=a:1"},
+                  std::string("--nodes")},
+        std::pair{
+            std::vector<std::string>{"all", "--model=m", "--transport=tcp", "--peer_timeout=50ms"},
+            std::string("--peer_timeout=50ms")},
         std::pair{std::vector<std::string>{"both", "--model=m", "--threads=many"},
                   std::string("--threads=many")},
         std::pair{std::vector<std::string>{"both", "--model=m", "--threads=-1"},
