@@ -35,6 +35,23 @@ OrderedJson IdArray(const std::vector<TokenId>& ids) {
   return array;
 }
 
+void AppendTail(const ChoicePiece& piece, OrderedJson& choice) {
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = piece.finish_reason;
+  choice["stop_reason"] = nullptr;
+  if (piece.stop_reason) choice["stop_reason"] = *piece.stop_reason;
+  if (piece.token_ids) choice["token_ids"] = IdArray(*piece.token_ids);
+}
+
+std::string IdsTail(const ChoicePiece& piece) {
+  if (!piece.token_ids || piece.token_ids->empty()) return "";
+  return R"(,"token_ids":)" + IdList(*piece.token_ids);
+}
+
+std::string EndTail(const ChoicePiece& piece) {
+  return R"(,"stop_reason":)" + (piece.stop_reason ? Quote(*piece.stop_reason) : "null");
+}
+
 std::string WholeAnswer(const AnswerShape& shape, const AnswerHead& head,
                         const std::vector<ChoicePiece>& pieces, const Usage& usage) {
   OrderedJson body = {{"id", head.id},

@@ -78,6 +78,13 @@ class EventWriter {
   std::string before_;  // data: {... "choices":[
 };
 
+/// What ends every element of a whole answer's choices: logprobs, how it ended, token ids.
+void AppendTail(const ChoicePiece& piece, OrderedJson& choice);
+/// The fields after finish_reason of a stream's chunk with token ids, and of a choice's last one;
+/// from a comma on, may be empty.
+std::string IdsTail(const ChoicePiece& piece);
+std::string EndTail(const ChoicePiece& piece);
+
 /// A JSON string with its quotes; wrong UTF-8 becomes U+FFFD.
 std::string Quote(std::string_view text);
 /// [1,2,3]

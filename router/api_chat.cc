@@ -20,12 +20,8 @@ class Chat final : public AnswerShape {
   OrderedJson WholeChoice(const ChoicePiece& piece, OrderedJson& body) const override {
     OrderedJson choice = {
         {"index", piece.index},
-        {"message", {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}}},
-        {"logprobs", nullptr},
-        {"finish_reason", piece.finish_reason},
-        {"stop_reason", nullptr}};
-    if (piece.stop_reason) choice["stop_reason"] = *piece.stop_reason;
-    if (piece.token_ids) choice["token_ids"] = IdArray(*piece.token_ids);
+        {"message", {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}}}};
+    AppendTail(piece, choice);
     if (piece.prompt_token_ids != nullptr) {
       body["prompt_token_ids"] = IdArray(*piece.prompt_token_ids);
     }
@@ -37,15 +33,13 @@ class Chat final : public AnswerShape {
     if (piece.is_first) {
       chunks.push_back(Chunk(piece, R"({"role":"assistant","content":""})", "null", ""));
     }
-    const bool has_ids = piece.token_ids && !piece.token_ids->empty();
-    if (!piece.text.empty() || has_ids) {
-      const std::string ids = has_ids ? R"(,"token_ids":)" + IdList(*piece.token_ids) : "";
+    const std::string ids = IdsTail(piece);
+    if (!piece.text.empty() || !ids.empty()) {
       chunks.push_back(
           Chunk(piece, fmt::format(R"({{"content":{}}})", Quote(piece.text)), "null", ids));
     }
     if (!piece.finish_reason.empty()) {
-      const std::string stop = piece.stop_reason ? Quote(*piece.stop_reason) : "null";
-      chunks.push_back(Chunk(piece, "{}", Quote(piece.finish_reason), R"(,"stop_reason":)" + stop));
+      chunks.push_back(Chunk(piece, "{}", Quote(piece.finish_reason), EndTail(piece)));
     }
     return chunks;
   }

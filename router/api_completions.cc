@@ -18,13 +18,8 @@ class Completions final : public AnswerShape {
   std::string_view chunk_object() const override { return "text_completion"; }
 
   OrderedJson WholeChoice(const ChoicePiece& piece, OrderedJson& /*body*/) const override {
-    OrderedJson choice = {{"index", piece.index},
-                          {"text", piece.text},
-                          {"logprobs", nullptr},
-                          {"finish_reason", piece.finish_reason},
-                          {"stop_reason", nullptr}};
-    if (piece.stop_reason) choice["stop_reason"] = *piece.stop_reason;
-    if (piece.token_ids) choice["token_ids"] = IdArray(*piece.token_ids);
+    OrderedJson choice = {{"index", piece.index}, {"text", piece.text}};
+    AppendTail(piece, choice);
     if (piece.prompt_token_ids != nullptr) {
       choice["prompt_token_ids"] = IdArray(*piece.prompt_token_ids);
     }
@@ -33,18 +28,15 @@ class Completions final : public AnswerShape {
 
   std::vector<std::string> ChunkChoices(const ChoicePiece& piece) const override {
     std::vector<std::string> chunks;
-    const bool has_ids = piece.token_ids && !piece.token_ids->empty();
-    if (!piece.text.empty() || has_ids || piece.prompt_token_ids != nullptr) {
-      std::string more;
-      if (has_ids) more += R"(,"token_ids":)" + IdList(*piece.token_ids);
+    std::string more = IdsTail(piece);
+    if (!piece.text.empty() || !more.empty() || piece.prompt_token_ids != nullptr) {
       if (piece.prompt_token_ids != nullptr) {
         more += R"(,"prompt_token_ids":)" + IdList(*piece.prompt_token_ids);
       }
       chunks.push_back(Chunk(piece, piece.text, "null", more));
     }
     if (!piece.finish_reason.empty()) {
-      const std::string stop = piece.stop_reason ? Quote(*piece.stop_reason) : "null";
-      chunks.push_back(Chunk(piece, "", Quote(piece.finish_reason), R"(,"stop_reason":)" + stop));
+      chunks.push_back(Chunk(piece, "", Quote(piece.finish_reason), EndTail(piece)));
     }
     return chunks;
   }
