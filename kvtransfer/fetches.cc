@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "common/check.h"
-#include "kvtransfer/offers.h"
 
 namespace pdserve::kvtransfer {
 

@@ -1,5 +1,5 @@
 // What the two state machines of a hand-over (sender.h, receiver.h) ask to be done. They decide;
-// the pump does, in order.
+// the pump does, in order. Plain values; the pump's thread.
 #ifndef PDSERVE_KVTRANSFER_HAND_OVER_H_
 #define PDSERVE_KVTRANSFER_HAND_OVER_H_
 
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "kvtransfer/pump.h"
 #include "proto/kv.pb.h"
 
 namespace pdserve::kvtransfer {
@@ -41,14 +42,18 @@ struct EndHandOver {
 using Action = std::variant<SendControl, AcceptPiece, AbandonReceives, CloseLink, EndHandOver>;
 using Actions = std::vector<Action>;
 
+/// Related limits are checked together by CheckPumpOptions.
 struct HandOverLimits {
   uint32_t block_bytes = 0;
   uint32_t block_tokens = 0;
-  uint64_t piece_bytes = 0;
+  uint64_t piece_bytes = 0;  // at most, but for a single block
   uint32_t pieces_in_flight = 0;
   uint32_t max_state_bytes = 128 << 10;  // of a commit's sampler state
   absl::Duration fence_timeout;          // after the end was decided; then the link is closed
 };
+
+/// What the state machines need of a pump's options.
+HandOverLimits LimitsOf(const PumpOptions& options);
 
 /// A CancelTransfer that refuses nothing.
 SendControl CancelMessage(uint64_t fetch, const std::string& reason, bool acknowledges);

@@ -10,16 +10,6 @@
 
 namespace pdserve::kvtransfer {
 
-HandOverLimits LimitsOf(const PumpOptions& options) {
-  HandOverLimits limits;
-  limits.block_bytes = options.block_bytes;
-  limits.block_tokens = options.block_tokens;
-  limits.piece_bytes = static_cast<uint64_t>(options.piece_bytes);
-  limits.pieces_in_flight = static_cast<uint32_t>(options.pieces_in_flight);
-  limits.fence_timeout = options.peer_timeout;
-  return limits;
-}
-
 Offers::Offers(const PumpOptions& options, Links* links, TicketLedger* ledger, PumpEvents* events)
     : options_(options),
       limits_(LimitsOf(options)),
@@ -44,7 +34,7 @@ void Offers::Apply(const Ticket& ticket, const SenderEvent& event, absl::Time no
   if (found == offers_.end()) return;
   Held& held = *found->second;
   const LinkId link = held.link;
-  Run(ticket, held, held.sender.Apply(event, now), now);  // may end it
+  Run(ticket, held, held.sender.Apply(event, now));  // may end it
   if (link.value != 0) Fill(link, now);
 }
 
@@ -158,9 +148,8 @@ absl::Time Offers::next_deadline() const {
   return std::min(offer_deadlines_.next(), waiting_deadlines_.next());
 }
 
-void Offers::Run(const Ticket& ticket, Held& held, Actions actions, absl::Time now) {
+void Offers::Run(const Ticket& ticket, Held& held, Actions actions) {
   offer_deadlines_.Set(ticket, held.sender.next_deadline());
-  (void)now;
   for (Action& action : actions) {
     if (auto* send = std::get_if<SendControl>(&action)) {
       const OpId op = links_->NewOp();
@@ -207,7 +196,7 @@ void Offers::Fill(LinkId link, absl::Time now) {
     lane->second.turn.pop_front();
     Held& held = *offers_.at(ticket);
     held.in_turn = false;
-    Run(ticket, held, held.sender.Apply(WindowOpen{}, now), now);
+    Run(ticket, held, held.sender.Apply(WindowOpen{}, now));
   }
 }
 

@@ -61,7 +61,7 @@ class Offers {
     std::deque<Ticket> turn;
   };
 
-  void Run(const Ticket& ticket, Held& held, Actions actions, absl::Time now);
+  void Run(const Ticket& ticket, Held& held, Actions actions);
   void End(const Ticket& ticket, const absl::Status& status);
   void TakeTurn(const Ticket& ticket, Held& held);
   void Fill(LinkId link, absl::Time now);
@@ -80,9 +80,6 @@ class Offers {
   DeadlineQueue<Ticket> offer_deadlines_;
   DeadlineQueue<Ticket> waiting_deadlines_;
 };
-
-/// What the state machines need of a pump's options.
-HandOverLimits LimitsOf(const PumpOptions& options);
 
 }  // namespace pdserve::kvtransfer
 

@@ -152,8 +152,10 @@ void PumpThread::ShutDown() {
   TakeCalls();
   offers_.EndAll(ShuttingDown(), clock_->Now());
   fetches_.EndAll(ShuttingDown(), clock_->Now());
-  links_.CloseAll(ShuttingDown());
-  while (!links_.empty()) transport_->Poll(this, absl::Milliseconds(100));
+  while (!links_.empty()) {
+    links_.CloseAll(ShuttingDown());  // again each time: a peer may connect meanwhile
+    transport_->Poll(this, absl::Milliseconds(100));
+  }
 }
 
 void PumpThread::OnAccepted(LinkId link, const std::string& peer) {

@@ -9,12 +9,10 @@
 #define PDSERVE_KVTRANSFER_RECEIVER_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kvtransfer/hand_over.h"

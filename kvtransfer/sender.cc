@@ -8,15 +8,6 @@
 
 namespace pdserve::kvtransfer {
 
-SendControl CancelMessage(uint64_t fetch, const std::string& reason, bool acknowledges) {
-  SendControl send;
-  v1::CancelTransfer* cancel = send.control.mutable_cancel();
-  cancel->set_fetch(fetch);
-  cancel->set_reason(reason);
-  cancel->set_acknowledges(acknowledges);
-  return send;
-}
-
 Sender::Sender(const OfferSpec& spec, const HandOverLimits& limits)
     : limits_(limits), num_blocks_(spec.num_blocks), deadline_(spec.deadline) {}
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
