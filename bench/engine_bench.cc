@@ -14,6 +14,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "bench/peak.h"
 #include "engine/gguf.h"
 #include "engine/mapped_file.h"
 #include "engine/model.h"
@@ -47,10 +48,12 @@ void AddToHash(const void* data, size_t size_bytes, uint64_t& hash) {
   for (size_t i = 0; i < size_bytes; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
 }
 
-// What one token costs: weights read, and multiplications with additions.
+// What one token costs: weights read, and multiplications with additions, in all and by the output
+// matrix, which a prefill needs for the last token of a batch only.
 struct Work {
   double bytes = 0;
   double operations = 0;
+  double head_operations = 0;
 };
 
 Work WorkOf(const std::string& path) {
@@ -59,9 +62,20 @@ Work WorkOf(const std::string& path) {
   if (!file.ok()) return work;
   const auto gguf = Gguf::Parse((*file)->bytes());
   if (!gguf.ok()) return work;
-  for (const Tensor& tensor : gguf->tensors()) {
-    work.bytes += static_cast<double>(tensor.bytes.size());
-    work.operations += 2.0 * static_cast<double>(tensor.cols() * tensor.rows());
+  Work embedding;
+  for (const auto& tensor : gguf->tensors()) {
+    const Work one{static_cast<double>(tensor.bytes.size()),
+                   2.0 * static_cast<double>(tensor.cols() * tensor.rows())};
+    work.bytes += one.bytes;
+    work.operations += one.operations;
+    if (tensor.name == "token_embd.weight") embedding = one;
+    if (tensor.name == "output.weight") work.head_operations = one.operations;
+  }
+  if (work.head_operations == 0) {
+    work.head_operations = embedding.operations;  // one matrix serves as both
+  } else {
+    work.bytes -= embedding.bytes;  // single rows of it are looked up
+    work.operations -= embedding.operations;
   }
   return work;
 }
@@ -70,6 +84,7 @@ Work WorkOf(const std::string& path) {
 struct Limits {
   Work work;             // of one token
   double read_rate = 0;  // bytes per second
+  double vnni_rate = 0;  // operations per second
 };
 
 // Bytes per second that the threads read from memory together, at best.
@@ -163,10 +178,11 @@ void MeasureDecode(Model& model, int32_t sequences, int32_t context, const Limit
                        (context + steps / 2) * sequences;
   std::printf(
       "decode  batch %3d at %4d: %8.1f tok/s (whole run %.1f), median step %7.2f ms (best %.2f), "
-      "reads %5.1f of %5.1f GB/s, %7.1f GOP/s, hash %016lx\n",
+      "reads %5.1f of %5.1f GB/s, %7.1f of %7.1f GOP/s, hash %016lx\n",
       sequences, context, sequences / each, sequences * steps / sum, each * 1e3, times[0] * 1e3,
       (limits.work.bytes + cache) / each / 1e9, limits.read_rate / 1e9,
-      limits.work.operations * sequences / each / 1e9, static_cast<unsigned long>(hash));
+      limits.work.operations * sequences / each / 1e9, limits.vnni_rate / 1e9,
+      static_cast<unsigned long>(hash));
 }
 
 void MeasurePrefill(Model& model, int32_t tokens, const Limits& limits) {
@@ -185,9 +201,12 @@ void MeasurePrefill(Model& model, int32_t tokens, const Limits& limits) {
   }
   std::sort(times.begin(), times.end());
   const double seconds = times[1];
-  std::printf("prefill %5d           : %8.1f tok/s (best %.1f), %7.1f GOP/s, hash %016lx\n", tokens,
-              tokens / seconds, tokens / times[0], limits.work.operations * tokens / seconds / 1e9,
-              static_cast<unsigned long>(hash));
+  const double operations = (limits.work.operations - limits.work.head_operations) * tokens +
+                            limits.work.head_operations * ((tokens + chunk - 1) / chunk);
+  std::printf(
+      "prefill %5d           : %8.1f tok/s (best %.1f), %7.1f of %7.1f GOP/s, hash %016lx\n",
+      tokens, tokens / seconds, tokens / times[0], operations / seconds / 1e9,
+      limits.vnni_rate / 1e9, static_cast<unsigned long>(hash));
 }
 
 // One item of --works; false where it is none.
@@ -226,7 +245,7 @@ int Run() {
   const auto team = Team::Create(options.threads);
   std::printf("%s, %s activations, %d threads, loaded in %.2f s\n", (*model)->card().name.c_str(),
               options.activations.c_str(), team->threads(), Seconds() - start);
-  const Limits limits{WorkOf(options.path), MeasureReadRate(*team)};
+  const Limits limits{WorkOf(options.path), MeasureReadRate(*team), MeasureVnniPeak(*team)};
   for (const std::string& work : absl::GetFlag(FLAGS_works)) {
     if (Measure(**model, work, limits)) continue;
     std::fprintf(stderr, "--works: cannot measure '%s'\n", work.c_str());
