@@ -124,8 +124,7 @@ AnswerSender::Step AnswerSender::Pump(absl::Time now, int* status) {
     exchange_.Send(events);
     ping_at_ = now + keepalive_;
   } else if (exchange_.has_started() && now >= ping_at_) {
-    // One newline: a blank line would end an event that never began.
-    exchange_.Send(": ping\n");
+    exchange_.Send(kStreamComment);
     ping_at_ = now + keepalive_;
   }
   if (is_done) {

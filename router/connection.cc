@@ -96,7 +96,7 @@ Connection::Connection(HttpServer* server, asio::ip::tcp::socket socket)
 Connection::~Connection() { server_->Forget(this); }
 
 void Connection::StartRead() {
-  if (is_reading_ || peer_left()) return;
+  if (is_reading_ || has_ended_ || has_peer_shut_) return;
   const size_t room = incoming_.max_size() - incoming_.size();
   if (room == 0) return;  // a client that pipelines so much is not watched meanwhile
   is_reading_ = true;
@@ -108,14 +108,27 @@ void Connection::StartRead() {
         asio::buffer_copy(space, asio::buffer(self->read_chunk_.data(), count));
         self->incoming_.commit(count);
         if (error == asio::error::eof) {
-          self->has_peer_shut_ = true;
+          self->OnPeerShut();
         } else if (error) {
           self->has_ended_ = true;
-        } else if (self->is_serving_) {
+        } else if (self->serving_ != nullptr) {
           self->StartRead();
         }
         self->event_.Notify();
       });
+}
+
+void Connection::OnPeerShut() {
+  has_peer_shut_ = true;
+  if (serving_ == nullptr) return;
+  if (!serving_->Probe()) has_ended_ = true;
+  if (has_ended_ || std::exchange(is_watching_, true)) return;
+  // Nothing is read any more, so that only this tells of a reset.
+  socket_.async_wait(asio::socket_base::wait_error,
+                     [self = shared_from_this()](const boost::system::error_code& error) {
+                       if (!error) self->has_ended_ = true;
+                       self->event_.Notify();
+                     });
 }
 
 void Connection::Write(std::string_view bytes) {
@@ -158,9 +171,9 @@ asio::awaitable<bool> Connection::Fill(absl::Time deadline) {
   for (;;) {
     if (incoming_.size() > before) co_return true;
     StartRead();
-    if (peer_left() || !is_reading_) co_return false;
+    if (!is_reading_) co_return false;
     if (!co_await event_.Wait(deadline)) co_return false;
-    if (is_idle_close_wanted_ && !is_serving_) co_return false;
+    if (is_idle_close_wanted_ && serving_ == nullptr) co_return false;
   }
 }
 
@@ -213,7 +226,8 @@ asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser,
       co_return ReadEnd::kBroken;
     }
     if (co_await Fill(deadline)) continue;
-    if (peer_left() || !has_begun || is_idle_close_wanted_) co_return ReadEnd::kClosed;
+    const bool is_cut_off = has_ended_ || has_peer_shut_;
+    if (is_cut_off || !has_begun || is_idle_close_wanted_) co_return ReadEnd::kClosed;
     broken = BrokenRequest(408, "request_timeout", "the request did not come to its end in time");
     co_return ReadEnd::kBroken;
   }
@@ -230,19 +244,20 @@ asio::awaitable<bool> Connection::ServeOne() {
   if (end == ReadEnd::kClosed) co_return false;
   auto message = parser.release();
   Exchange exchange(*this, RequestFrom(message), std::move(broken));
-  is_serving_ = true;
+  serving_ = &exchange;
+  if (has_peer_shut_) OnPeerShut();
   StartRead();
   co_await server_->Handle(exchange);
-  is_serving_ = false;
+  serving_ = nullptr;
   const bool is_sent = co_await Flush();
   const bool goes_on = is_sent && end == ReadEnd::kRequest && !exchange.must_close() &&
-                       !peer_left() && !is_idle_close_wanted_;
+                       !has_ended_ && !is_idle_close_wanted_;
   co_return goes_on;
 }
 
 // A close with unread bytes would reset the connection and could take the answer with it.
 asio::awaitable<void> Connection::Linger() {
-  if (peer_left()) co_return;
+  if (has_ended_ || has_peer_shut_) co_return;
   boost::system::error_code ignored;
   Ignore(socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored));
   const absl::Time deadline = server_->clock()->Now() + kLinger;

@@ -2,6 +2,9 @@
 // one is served, and sends what the exchange writes. Everything on its strand.
 // Reading is always one outstanding read into `incoming_`, so that the end of the peer is seen in
 // every phase; pipelined bytes wait there, up to a bound.
+// A FIN says that the client sends no more, not that it is gone: what it has asked for is still
+// served. A little is written at once, which a client that has closed answers with a reset. One of
+// HTTP/1.0 that waits for its answer can't be asked so, and counts as gone.
 #ifndef PDSERVE_ROUTER_CONNECTION_H_
 #define PDSERVE_ROUTER_CONNECTION_H_
 
@@ -34,7 +37,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   Event& event() { return event_; }
   boost::asio::any_io_executor strand() { return socket_.get_executor(); }
-  bool peer_left() const { return has_ended_ || has_peer_shut_; }
+  /// The peer is gone, or we have ended it ourselves.
+  bool has_ended() const { return has_ended_; }
   absl::Time stuck_at() const;
   void Write(std::string_view bytes);
   /// Until all is sent; false: it never will be.
@@ -55,6 +59,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<void> Linger();
   size_t unsent_bytes() const { return sending_.size() - sent_ + pending_.size(); }
   void StartRead();
+  void OnPeerShut();
   void StartWrite();
 
   HttpServer* const server_;
@@ -63,9 +68,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::beast::flat_buffer incoming_;
   std::array<char, 16384> read_chunk_;  // apart, as `incoming_` shrinks while a read is outstanding
   bool is_reading_ = false;
-  bool is_serving_ = false;
-  bool has_peer_shut_ = false;  // it sends no more, but may still read
-  bool has_ended_ = false;      // an error, or our own end
+  Exchange* serving_ = nullptr;  // the request in progress
+  bool is_watching_ = false;     // for a reset
+  bool has_peer_shut_ = false;   // it sends no more, but may still read
+  bool has_ended_ = false;       // an error, or our own end
   bool is_idle_close_wanted_ = false;
   std::string sending_;  // being written; [0, sent_) is with the kernel
   size_t sent_ = 0;

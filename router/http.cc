@@ -74,7 +74,7 @@ Answer AnswerFrom(const ApiError& error) {
 Exchange::Exchange(Connection& connection, HttpRequest request, std::optional<ApiError> broken)
     : connection_(connection), request_(std::move(request)), broken_(std::move(broken)) {}
 
-bool Exchange::client_left() const { return connection_.peer_left(); }
+bool Exchange::client_left() const { return connection_.has_ended(); }
 Event& Exchange::event() { return connection_.event(); }
 asio::any_io_executor Exchange::strand() { return connection_.strand(); }
 absl::Time Exchange::stuck_at() const { return connection_.stuck_at(); }
@@ -105,6 +105,7 @@ void Exchange::Respond(const Answer& answer) {
 void Exchange::StartStream() {
   status_ = 200;
   has_started_ = true;
+  is_streaming_ = true;
   must_close_ = !request_.keeps_alive || request_.is_old;
   std::string text = StatusLine(200) + CommonHeaders(request_, must_close_, absl::Now());
   text += "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
@@ -120,7 +121,18 @@ void Exchange::Send(std::string_view events) {
 
 void Exchange::EndStream(bool must_close) {
   must_close_ = must_close_ || must_close;
+  is_streaming_ = false;
   if (!request_.is_old) connection_.Write("0\r\n\r\n");
+}
+
+bool Exchange::Probe() {
+  if (is_streaming_) {
+    Send(kStreamComment);
+  } else if (!has_started_) {
+    if (request_.is_old) return false;
+    connection_.Write("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  return true;
 }
 
 HttpServer::HttpServer(const HttpOptions& options, asio::io_context& io, HttpHandler handler,

@@ -50,6 +50,10 @@ struct Answer {
   bool must_close = false;  // this connection, after the answer
 };
 
+/// Shows a stream's client that we are there. One newline: a blank line would end an event that
+/// never began.
+inline constexpr std::string_view kStreamComment = ": ping\n";
+
 Answer AnswerFrom(const ApiError& error);
 
 /// One request and its answer: a whole one, or a stream of server-sent events. Nothing here blocks:
@@ -62,7 +66,7 @@ class Exchange {
   /// The request could not be read; this is what to answer.
   const std::optional<ApiError>& broken() const { return broken_; }
 
-  /// The client has closed its side, or the server ends: the answer is of no use any more.
+  /// The client is gone, or the server ends: the answer is of no use any more.
   bool client_left() const;
   /// Notified when the client leaves and when buffered bytes were sent, and by the handler's parts.
   Event& event();
@@ -77,6 +81,9 @@ class Exchange {
   /// When the client counts as too slow: it leaves more unread than the kernel's buffer and ours
   /// hold, and takes none of it. Infinite while it keeps up.
   absl::Time stuck_at() const;
+  /// Writes what means nothing to a client that waits, and makes one that is gone show it. False:
+  /// nothing can be written at this point.
+  bool Probe();
   /// Until all is with the kernel; false: it never will be.
   boost::asio::awaitable<bool> Flush();
   /// Closes the connection at once; the client sees a reset.
@@ -89,6 +96,7 @@ class Exchange {
   const HttpRequest request_;
   const std::optional<ApiError> broken_;
   bool has_started_ = false;
+  bool is_streaming_ = false;
   bool must_close_ = false;
   int status_ = 0;
 };

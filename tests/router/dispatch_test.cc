@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 enum class Phase { kQueued, kPrefilling, kHandingOver, kDecoding };
-enum class Leaving { kClose, kReset, kHalfClose };
+enum class Leaving { kClose, kReset };
 
 std::string Stream(bool is_stream) { return is_stream ? R"("stream":true)" : ""; }
 
@@ -51,14 +51,13 @@ TEST_F(DispatchTest, ClientThatLeavesInAnyPhaseAndWayCancelsBothNodes) {
   double left = 0;
   for (const Phase phase :
        {Phase::kQueued, Phase::kPrefilling, Phase::kHandingOver, Phase::kDecoding}) {
-    for (const Leaving leaving : {Leaving::kClose, Leaving::kReset, Leaving::kHalfClose}) {
+    for (const Leaving leaving : {Leaving::kClose, Leaving::kReset}) {
       for (const bool is_stream : {false, true}) {
         HttpClient client(rig_.address());
         client.Post("/v1/completions", CompletionBody(9, Stream(is_stream)));
         const uint64_t attempt = BringTo(phase, is_stream, client);
         if (leaving == Leaving::kClose) client.Close();
         if (leaving == Leaving::kReset) client.Reset();
-        if (leaving == Leaving::kHalfClose) client.ShutdownWrite();
         EXPECT_EQ(rig_.prefill().NextCancel(), attempt);
         EXPECT_EQ(rig_.decode().NextCancel(), attempt);
         ++left;
@@ -70,6 +69,31 @@ TEST_F(DispatchTest, ClientThatLeavesInAnyPhaseAndWayCancelsBothNodes) {
     return rig_.Metric(R"(pdserve_requests_total{code="499",endpoint="completions"})") == left;
   }));
   EXPECT_EQ(rig_.Metric(R"(pdserve_attempts_total{outcome="cancelled"})"), left);
+}
+
+TEST_F(DispatchTest, ClientThatOnlySendsNoMoreIsServedToTheEnd) {
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  for (const Phase phase : {Phase::kQueued, Phase::kHandingOver, Phase::kDecoding}) {
+    for (const bool is_stream : {false, true}) {
+      HttpClient client(rig_.address());
+      client.Post("/v1/completions", CompletionBody(3, Stream(is_stream)));
+      const uint64_t attempt = BringTo(phase, is_stream, client);
+      client.ShutdownWrite();
+      // It has been noticed before the answer goes on.
+      const bool has_begun = is_stream && phase >= Phase::kHandingOver;
+      client.ReadUntil(has_begun ? ": ping\n" : "100 Continue\r\n\r\n");
+      rig_.prefill().SendTokens(attempt, 0, {'a'});
+      rig_.decode().SendTokens(attempt, 0, {'a', 'b', 'c'});
+      rig_.decode().SendFinished(attempt, v1::FINISH_LENGTH, 3);
+      const std::string rest = client.ReadUntil(is_stream ? "[DONE]" : "\"usage\"");
+      EXPECT_NE(rest.find("length"), std::string::npos) << rest;
+      EXPECT_TRUE(is_stream || rest.find("\"abc\"") != std::string::npos) << rest;
+      rig_.prefill().SendFinished(attempt, v1::FINISH_HANDED_OVER, 1);
+    }
+  }
+  EXPECT_TRUE(IsQuiet());
+  EXPECT_EQ(rig_.prefill().num_cancels() + rig_.decode().num_cancels(), 0u);
 }
 
 TEST_F(DispatchTest, LostNodeWithoutAnotherEndsInAnErrorInEveryPhase) {

@@ -117,7 +117,8 @@ std::string HttpClient::Chunk() {
 
 HttpAnswer HttpClient::ReadHead() {
   HttpAnswer answer;
-  const std::string status = Line();
+  std::string status = Line();
+  for (; status.find(" 100 ") == 8; status = Line()) Line();  // not the answer yet
   if (status.size() < 12) return answer;
   answer.status = std::stoi(status.substr(9, 3));
   for (std::string line = Line(); !line.empty(); line = Line()) {

@@ -306,6 +306,33 @@ TEST_F(HttpTest, AClientThatSendsNoMoreStillGetsWhatNeedsNoWaiting) {
   }
 }
 
+TEST_F(HttpTest, PipelinedRequestsBeforeAFinAreAllAnswered) {
+  rig_.AddPair();
+  rig_.Start();
+  HttpClient client(rig_.address());
+  for (int i = 1; i <= 20; ++i) client.Post("/v1/completions", CompletionBody(i));
+  client.ShutdownWrite();
+  for (int i = 1; i <= 20; ++i) {
+    const HttpAnswer answer = client.Read();
+    ASSERT_EQ(answer.status, 200) << i;
+    ASSERT_EQ(answer.json()["usage"]["completion_tokens"], i);
+  }
+  EXPECT_TRUE(client.IsClosedByPeer());
+}
+
+TEST_F(HttpTest, AnOldClientThatSendsNoMoreCountsAsGone) {
+  rig_.AddPair(/*is_automatic=*/false);
+  rig_.Start();
+  HttpClient client(rig_.address());
+  const std::string body = CompletionBody(2);
+  client.Send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+  rig_.prefill().NextPrefill();
+  client.ShutdownWrite();
+  rig_.prefill().NextCancel();
+  EXPECT_EQ(client.Read().status, 0);
+}
+
 TEST_F(HttpTest, WrongMethodsAndRoutesKeepTheConnection) {
   rig_.Start(/*must_be_ready=*/false);
   HttpClient client(rig_.address());
