@@ -1,28 +1,21 @@
-// What the pump's tests share: blocks with known bytes, a recorder of end events, a pump under
-// test.
+// What the pump's tests share: a recorder of end events, a pump under test.
 #ifndef PDSERVE_TESTS_KVTRANSFER_PUMP_PARTS_H_
 #define PDSERVE_TESTS_KVTRANSFER_PUMP_PARTS_H_
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "common/mutex.h"
 #include "gtest/gtest.h"
 #include "kvtransfer/pump.h"
+#include "tests/kvtransfer/blocks.h"
 
 namespace pdserve::kvtransfer {
 
-inline constexpr uint32_t kBlockBytes = 4096;
-inline constexpr uint32_t kBlockTokens = 32;
-inline constexpr std::byte kPoison{0xA5};
 /// Far above what anything here takes, so that a hang is a failure and not a timeout of the suite.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -31,57 +24,6 @@ inline Ticket TicketOf(uint64_t number) {
   std::memcpy(ticket.value.data(), &number, sizeof number);
   return ticket;
 }
-
-/// `count` blocks; adjacent, or apart by a gap that must stay as it is.
-class Blocks {
- public:
-  Blocks(size_t count, bool adjacent, size_t block_bytes = kBlockBytes)
-      : block_bytes_(block_bytes),
-        stride_(adjacent ? block_bytes : block_bytes + 64),
-        memory_(count * stride_, kPoison) {
-    for (size_t i = 0; i < count; ++i) {
-      spans_.push_back(std::span(memory_).subspan(i * stride_, block_bytes));
-    }
-  }
-  void Fill(uint64_t seed) {
-    std::mt19937_64 random(seed);
-    for (const auto& span : spans_) {
-      for (size_t at = 0; at < span.size(); at += 8) {
-        const uint64_t word = random();
-        std::memcpy(span.data() + at, &word, std::min<size_t>(8, span.size() - at));
-      }
-    }
-  }
-  void Poison() { std::fill(memory_.begin(), memory_.end(), kPoison); }
-  bool AllPoison() const {
-    return std::all_of(memory_.begin(), memory_.end(), [](std::byte b) { return b == kPoison; });
-  }
-  bool Same(const Blocks& other) const {
-    for (size_t i = 0; i < spans_.size(); ++i) {
-      if (std::memcmp(spans_[i].data(), other.spans_[i].data(), block_bytes_) != 0) return false;
-    }
-    return true;
-  }
-  bool GapsAreClean() const {
-    for (size_t i = 0; i < spans_.size(); ++i) {
-      for (size_t at = block_bytes_; at < stride_; ++at) {
-        if (memory_[i * stride_ + at] != kPoison) return false;
-      }
-    }
-    return true;
-  }
-  const std::vector<std::span<std::byte>>& spans() const { return spans_; }
-  std::vector<std::span<const std::byte>> Range(size_t begin, size_t end) const {
-    return {spans_.begin() + begin, spans_.begin() + end};
-  }
-  std::vector<std::span<const std::byte>> All() const { return Range(0, spans_.size()); }
-
- private:
-  size_t block_bytes_;
-  size_t stride_;
-  std::vector<std::byte> memory_;
-  std::vector<std::span<std::byte>> spans_;
-};
 
 /// Keeps every end event; a second one for a ticket fails the test.
 class EndRecorder final : public PumpEvents {
