@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -18,6 +19,8 @@
 #include "common/metrics.h"
 #include "common/status_macros.h"
 #include "engine/model.h"
+#include "engine/ops.h"
+#include "kvtransfer/transport.h"
 #include "node/node.h"
 #include "router/policy.h"
 #include "router/router.h"
@@ -101,6 +104,23 @@ router::RouterOptions RouterOptionsFrom(const Config& config) {
   return options;
 }
 
+bool IsOneOf(const char* option, const std::string& value, const std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), value) != names.end()) return true;
+  fmt::print(stderr, "pdserve: --{}={}: want one of {}\n", option, value, fmt::join(names, ", "));
+  return false;
+}
+
+// The options know no variant by name: the lists of variants do, so that a new one needs no change
+// of the options. False: said which is unknown.
+bool NamesVariants(const Config& config) {
+  std::vector<std::string> transports = kvtransfer::TransportNames();
+  transports.emplace_back("auto");
+  std::vector<std::string> isas = {"auto"};
+  for (const engine::OpsVariant& variant : engine::AllOps()) isas.emplace_back(variant.name);
+  return IsOneOf("policy", config.policy, router::PolicyNames()) &&
+         IsOneOf("transport", config.transport, transports) && IsOneOf("isa", config.isa, isas);
+}
+
 // What runs in this process. Members end in reverse order: router first, clock last.
 struct Process {
   SystemClock clock;
@@ -151,10 +171,10 @@ absl::Status StartProcess(const Config& config, Process& process) {
     ASSIGN_OR_RETURN(process.router,
                      router::Router::Start(options, process.metrics.get(), &process.clock));
   }
-  if (!config.metrics_listen.empty() && !process.metrics->Serve(config.metrics_listen)) {
-    return absl::UnavailableError("--metrics_listen=" + config.metrics_listen + ": cannot listen");
-  }
-  return absl::OkStatus();
+  if (config.metrics_listen.empty()) return absl::OkStatus();
+  const absl::Status served = process.metrics->Serve(config.metrics_listen);
+  if (served.ok()) return served;
+  return absl::Status(served.code(), "--metrics_listen: " + std::string(served.message()));
 }
 
 // Blocked in every thread, so that only a wait takes them.
@@ -211,11 +231,6 @@ int main(int argc, char** argv) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  // The options know no policy by name: the router's list of variants does.
-  if (pdserve::router::MakePolicy(line.config.policy) == nullptr) {
-    fmt::print(stderr, "pdserve: --policy={}: want one of {}\n", line.config.policy,
-               fmt::join(pdserve::router::PolicyNames(), ", "));
-    return 2;
-  }
+  if (!pdserve::NamesVariants(line.config)) return 2;
   return pdserve::Run(line.config);
 }

@@ -25,7 +25,7 @@
   /* model and engine */                                                                                \
   X(Text, model, "", "", "", "path of the model file (GGUF)")                                           \
   X(Text, model_name, "", "", "", "name under which the model is served; default the file name without its ending")        \
-  X(Text, isa, "auto", "auto|portable|avx2|avx512", "", "kernels' instruction set; auto takes the best that works") \
+  X(Text, isa, "auto", "", "", "kernels' instruction set; auto takes the best that works")             \
   X(Text, activations, "int8", "int8|fp32", "", "activations in products with quantised weights: int8 is fast, fp32 is exact") \
   X(Text, kv_dtype, "auto", "auto|bf16|fp32", "", "type of the cache; auto is bf16, and fp32 with fp32 activations") \
   X(Integer, threads, 0, 0, 1024, "compute threads of a node; 0 is one per core")                       \
@@ -36,7 +36,7 @@
   X(Integer, max_batch, 64, 1, 4096, "sequences decoded together at most")                              \
   X(Integer, max_attempts, 1024, 1, 1 << 20, "attempts that a node holds at once, waiting ones included") \
   /* hand-over */                                                                                       \
-  X(Text, transport, "auto", "auto|inproc|tcp", "", "how cache bytes travel; auto is inproc within one process, else tcp") \
+  X(Text, transport, "auto", "", "", "how cache bytes travel; auto is inproc within one process, else tcp") \
   X(Integer, piece_bytes, 4 << 20, 4096, int64_t{1} << 30, "bytes in one piece at most (at least one block is sent)") \
   X(Integer, pieces_in_flight, 8, 1, 1024, "pieces of a hand-over sent and not yet written out")        \
   X(Integer, max_unknown_fetches, 1024, 1, 1 << 20, "fetches kept that came before their ticket")       \

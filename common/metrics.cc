@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "common/mutex.h"
@@ -18,7 +19,6 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
-#include "spdlog/spdlog.h"
 
 namespace pdserve {
 namespace {
@@ -90,15 +90,14 @@ class PrometheusMetrics final : public Metrics {
     return prometheus::TextSerializer().Serialize(registry_->Collect());
   }
 
-  bool Serve(const std::string& address) override {
+  absl::Status Serve(const std::string& address) override {
     try {
       exposer_ = std::make_unique<prometheus::Exposer>(address);
       exposer_->RegisterCollectable(registry_);
     } catch (const std::exception& error) {
-      spdlog::error("the metrics page cannot listen on {}: {}", address, error.what());
-      return false;
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
     }
-    return true;
+    return absl::OkStatus();
   }
 
  private:

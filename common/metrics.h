@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
+
 // X(kind, id, name, labels parted by commas, help)
 // clang-format off
 #define PD_METRICS(X)                                                                               \
@@ -64,12 +66,14 @@ class Metrics {
   virtual void Add(Series series, Labels labels, double amount) = 0;       // Counter
   virtual void Set(Series series, Labels labels, double value) = 0;        // Gauge
   virtual void Observe(Series series, Labels labels, double seconds) = 0;  // Seconds
-  /// Deletes every series whose label `node` is this one.
+  /// Deletes every series whose first label is `node` and this one, but for pdserve_node_up: that a
+  /// node is down must stay to be seen.
   virtual void RemoveNode(std::string_view node) = 0;
   /// The page in Prometheus' text format.
   virtual std::string Render() const = 0;
-  /// Serves the page on `address` (host:port) from a thread of its own; false: it can't.
-  virtual bool Serve(const std::string& address) = 0;
+  /// Serves the page on `address` (host:port) from a thread of its own. Once. Unavailable: it
+  /// can't.
+  virtual absl::Status Serve(const std::string& address) = 0;
 };
 
 }  // namespace pdserve

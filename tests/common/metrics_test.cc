@@ -43,7 +43,7 @@ TEST(MetricsTest, ADepartedNodeTakesItsSeriesAlongButNotItsUpGauge) {
 
 TEST(MetricsTest, APageThatCannotListenSaysSo) {
   const auto metrics = Metrics::Create();
-  EXPECT_FALSE(metrics->Serve("256.0.0.1:1"));
+  EXPECT_EQ(metrics->Serve("256.0.0.1:1").code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
