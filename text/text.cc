@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "text/decoder.h"
 #include "text/rust/pdserve_text.h"
+#include "text/utf8_stream.h"
 
 namespace pdserve::text {
 namespace {

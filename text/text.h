@@ -39,12 +39,14 @@ class Text {
   virtual bool has_chat_template() const = 0;
 
   /// add_special: put BOS/EOS where the model wants them. parse_special: control tokens written in
-  /// the text become control tokens; else they are ordinary characters.
+  /// the text become control tokens; else they are ordinary characters. InvalidArgument: not UTF-8,
+  /// or longer than 64 MiB.
   virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special,
                                                       bool parse_special) const = 0;
 
-  /// Renders the chat template: messages is a JSON array of {role, content, ...}. A template's own
-  /// complaint is InvalidArgument with its words.
+  /// Renders the chat template: messages is a JSON array of {role, content, ...}. InvalidArgument:
+  /// there is no template, the messages are malformed, the template complains (with its words) or
+  /// costs more time or memory than it may.
   virtual absl::StatusOr<std::string> RenderChat(std::string_view messages_json,
                                                  bool add_generation_prompt) const = 0;
 

@@ -36,6 +36,9 @@ const OK: i32 = 0;
 const INVALID: i32 = 1;
 const PANICKED: i32 = 2;
 
+const ADD_SPECIAL: u32 = 1;
+const PARSE_SPECIAL: u32 = 2;
+
 impl PdView {
     unsafe fn bytes(&self) -> &[u8] {
         match self.data.is_null() || self.size == 0 {
@@ -130,7 +133,8 @@ pub unsafe extern "C" fn pd_text_encode(
     unsafe {
         run(out, error, || {
             let tokenizer = &(*text).tokenizer;
-            let ids = tokenizer.encode(input.text()?, flags & 1 != 0, flags & 2 != 0)?;
+            let (add, parse) = (flags & ADD_SPECIAL != 0, flags & PARSE_SPECIAL != 0);
+            let ids = tokenizer.encode(input.text()?, add, parse)?;
             let (data, size) = give(ids);
             Ok(PdTokens { data, size })
         })

@@ -108,6 +108,7 @@ fn children(value: &Value) -> impl Iterator<Item = Value> + '_ {
     })
 }
 
+/// Takes what the value would fill, written out in full, from `left`.
 fn measure(value: &Value, left: &mut usize, depth: usize) -> Result<(), Error> {
     let bytes = value.as_str().map_or(ELEMENT_BYTES, |text| text.len() + ELEMENT_BYTES);
     *left = left.checked_sub(bytes).ok_or_else(|| refuse("a value is too large"))?;

@@ -26,7 +26,7 @@ impl Finder {
         Ok(Finder { automaton, ids })
     }
 
-    /// Calls `found` for each token and `between` for each non-empty text between two.
+    /// Calls `each` in order for every token found and every non-empty text between two.
     pub fn split<'t>(
         &self,
         text: &'t str,

@@ -2,8 +2,8 @@
 // maximal part of a bad sequence with U+FFFD as soon as it is known to be bad.
 // Owned by one stream; one thread at a time. Between calls at most three bytes are held back, and
 // they are the start of at least one valid code point.
-#ifndef PDSERVE_TEXT_DECODER_H_
-#define PDSERVE_TEXT_DECODER_H_
+#ifndef PDSERVE_TEXT_UTF8_STREAM_H_
+#define PDSERVE_TEXT_UTF8_STREAM_H_
 
 #include <array>
 #include <cstdint>
@@ -33,4 +33,4 @@ class Utf8Stream {
 
 }  // namespace pdserve::text
 
-#endif  // PDSERVE_TEXT_DECODER_H_
+#endif  // PDSERVE_TEXT_UTF8_STREAM_H_

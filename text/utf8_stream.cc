@@ -1,4 +1,4 @@
-#include "text/decoder.h"
+#include "text/utf8_stream.h"
 
 namespace pdserve::text {
 namespace {
