@@ -134,7 +134,8 @@ install_rustup() {
 install_cargo() {
   local name
   fresh_lists cargo
-  for name in cargo cargo-web $(apt-cache pkgnames cargo-1. | sort -rV); do
+  # By their whole names: beside cargo-1.85 there is cargo-1.85-doc.
+  for name in cargo cargo-web $(apt-cache pkgnames cargo-1. | awk '/^cargo-1\.[0-9]+$/' | sort -rV); do
     if ! candidate_is_new_enough "$name"; then continue; fi
     apt_install "$name"
     if ! cargo_is_new_enough && [ -x "/usr/bin/$name" ]; then  # numbered: not called cargo

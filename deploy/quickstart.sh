@@ -56,11 +56,11 @@ model="$(deploy/fetch_model.sh)"
 step "4/6 build (minutes on the first run)"
 need_space "$root" 3000
 export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
-cmake --preset release >build-configure.log 2>&1 || {
-  cat build-configure.log >&2
+mkdir -p build
+cmake --preset release >build/configure.log 2>&1 || {
+  cat build/configure.log >&2
   fail "cmake could not configure the build" "read the lines above; if a package is missing, run deploy/packages.sh"
 }
-rm -f build-configure.log
 cmake --build --preset release --target pdserve >&2 ||
   fail "the build failed" "read the lines above; if they say that memory ran out, try CMAKE_BUILD_PARALLEL_LEVEL=1 deploy/quickstart.sh"
 
