@@ -172,9 +172,10 @@ absl::Status StartProcess(const Config& config, Process& process) {
                      router::Router::Start(options, process.metrics.get(), &process.clock));
   }
   if (config.metrics_listen.empty()) return absl::OkStatus();
-  const absl::Status served = process.metrics->Serve(config.metrics_listen);
-  if (served.ok()) return served;
-  return absl::Status(served.code(), "--metrics_listen: " + std::string(served.message()));
+  if (const auto served = process.metrics->Serve(config.metrics_listen); !served.ok()) {
+    return absl::Status(served.code(), "--metrics_listen: " + std::string(served.message()));
+  }
+  return absl::OkStatus();
 }
 
 // Blocked in every thread, so that only a wait takes them.

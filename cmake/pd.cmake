@@ -1,11 +1,12 @@
-# pd_library(NAME SOURCES a.cc b.cc DEPS x y): one static library per folder, named pd_<folder>.
+# pd_library(pd_<folder> SOURCES a.cc b.cc DEPS x y): one static library per folder.
 function(pd_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC pd_flags ${arg_DEPS})
 endfunction()
 
-# pd_test(NAME SOURCES x_test.cc DEPS y [LABELS slow]): a GoogleTest binary and its ctest entry.
+# pd_test(NAME SOURCES x_test.cc DEPS y [LABELS slow] [TIMEOUT seconds] [ENVIRONMENT A=b]): a
+# GoogleTest binary and its ctest entry.
 function(pd_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -19,9 +20,9 @@ function(pd_test name)
                        ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
-# pd_variants(NOUN HEADER TYPE word...): each word adds <noun>_<word>.cc to <noun>_variant_sources
-# and a line to the generated <folder>/<noun>_list.inc: X(word). A word spelt word?VARIABLE is
-# taken only where VARIABLE is true.
+# pd_variants(NOUN word...): each word adds <noun>_<word>.cc to <noun>_variant_sources and a line to
+# the generated <folder>/<noun>_list.inc: X(word). A word spelt word?VARIABLE is taken only where
+# VARIABLE is true.
 function(pd_variants noun)
   set(sources "")
   set(lines "")

@@ -1,7 +1,8 @@
-// A file mapped for reading. The size is taken once, from the open file; a file that was cut while
-// it was being mapped is refused, and Unchanged() tells whether what was read can be trusted.
-// Bytes that another process cuts off later, under our eyes, end in SIGBUS as with every mapping:
-// replace a model by renaming a new file over it, never in place.
+// A file mapped for reading; owned by the checkpoint, immutable, any thread. The size is taken
+// once, from the open file; a file that was cut while it was being mapped is refused, and
+// Unchanged() tells whether what was read can be trusted. Bytes that another process cuts off
+// later, under our eyes, end in SIGBUS as with every mapping: replace a model by renaming a new
+// file over it, never in place.
 #ifndef PDSERVE_ENGINE_MAPPED_FILE_H_
 #define PDSERVE_ENGINE_MAPPED_FILE_H_
 

@@ -41,6 +41,7 @@ struct FrameLimits {
   uint64_t max_payload_bytes = 0;
 };
 
+/// The header's 32 bytes, its own checksum filled in.
 std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);
 
 /// InvalidArgument: not ours, damaged, or over a limit. FailedPrecondition: another version.
@@ -55,7 +56,7 @@ absl::Status CheckControl(const FrameHeader& header, std::string_view control);
 
 /// InvalidArgument: no Control, or one whose fields can't be meant. A kind that this version does
 /// not know parses as a Control without a kind and is to be ignored.
-absl::StatusOr<v1::Control> ParseControl(std::string_view control);
+absl::StatusOr<v1::Control> ParseControl(std::string_view bytes);
 
 Ticket TicketFromBytes(std::string_view bytes);  // ParseControl has checked the length
 std::string TicketToBytes(const Ticket& ticket);
