@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fleet import Fleet, completion, wait_until
 
 
-def test_models_and_health(split):
+def test_a_ready_fleet_says_so_and_names_its_model(split):
     for path in ("/health", "/livez", "/readyz"):
         assert split.get(path)[0] == 200, path
     status, text = split.get("/v1/models")
@@ -15,7 +15,7 @@ def test_models_and_health(split):
     assert json.loads(text)["object"] == "list"
 
 
-def test_metrics_name_both_nodes_and_the_transport(split):
+def test_the_routers_metrics_name_both_nodes(split):
     gauges = split.gauges()
     nodes = {
         dict(labels)["node"] for name, labels in gauges if name == "pdserve_kv_blocks_capacity"
@@ -23,6 +23,10 @@ def test_metrics_name_both_nodes_and_the_transport(split):
     assert len(nodes) == 2
     assert split.metric("pdserve_node_up") == 2
     assert all(value == value for value in gauges.values()), "a metric is not a number"
+
+
+def test_metrics_name_the_transport_of_each_node(embedded):
+    assert embedded.metric("pdserve_transport_info", transport="inproc") == 2
 
 
 def test_counters_move_by_what_was_done(split):
