@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -24,7 +23,6 @@
 #include "node/node.h"
 #include "router/policy.h"
 #include "router/router.h"
-#include "spdlog/fmt/fmt.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 #include "text/text.h"
@@ -104,21 +102,18 @@ router::RouterOptions RouterOptionsFrom(const Config& config) {
   return options;
 }
 
-bool IsOneOf(const char* option, const std::string& value, const std::vector<std::string>& names) {
-  if (std::find(names.begin(), names.end(), value) != names.end()) return true;
-  fmt::print(stderr, "pdserve: --{}={}: want one of {}\n", option, value, fmt::join(names, ", "));
-  return false;
-}
-
 // The options know no variant by name: the lists of variants do, so that a new one needs no change
-// of the options. False: said which is unknown.
-bool NamesVariants(const Config& config) {
-  std::vector<std::string> transports = kvtransfer::TransportNames();
-  transports.emplace_back("auto");
-  std::vector<std::string> isas = {"auto"};
-  for (const engine::OpsVariant& variant : engine::AllOps()) isas.emplace_back(variant.name);
-  return IsOneOf("policy", config.policy, router::PolicyNames()) &&
-         IsOneOf("transport", config.transport, transports) && IsOneOf("isa", config.isa, isas);
+// of the options.
+VariantNames ListVariants() {
+  VariantNames variants;
+  variants["policy"] = router::PolicyNames();
+  variants["transport"] = {"auto"};
+  for (const std::string& name : kvtransfer::TransportNames()) {
+    variants["transport"].push_back(name);
+  }
+  variants["isa"] = {"auto"};
+  for (const engine::OpsVariant& isa : engine::AllOps()) variants["isa"].emplace_back(isa.name);
+  return variants;
 }
 
 // What runs in this process. Members end in reverse order: router first, clock last.
@@ -227,11 +222,10 @@ int Run(const Config& config) {
 }  // namespace pdserve
 
 int main(int argc, char** argv) {
-  const pdserve::CommandLine line = pdserve::ParseCommandLine(argc, argv);
+  const pdserve::CommandLine line = pdserve::ParseCommandLine(argc, argv, pdserve::ListVariants());
   if (!line.text.empty()) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  if (!pdserve::NamesVariants(line.config)) return 2;
   return pdserve::Run(line.config);
 }

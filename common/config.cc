@@ -96,13 +96,19 @@ const Option* FindOption(std::string_view name) {
   return nullptr;
 }
 
-std::string HelpText() {
+std::string OneOf(const std::vector<std::string>& names) {
+  return absl::StrCat("one of ", absl::StrJoin(names, ", "));
+}
+
+std::string HelpText(const VariantNames& variants) {
   std::string text =
       "pdserve ROLE [--option=value ...]\n\nroles: router, prefill, decode, both (one node, both "
       "roles), all (router, prefill and decode node in one process)\n\noptions:\n";
   for (const Option& option : Options()) {
     absl::StrAppend(&text, "  --", option.name, "  ", option.help);
-    if (!option.range.empty()) absl::StrAppend(&text, "; ", option.range);
+    const auto names = variants.find(option.name);
+    const std::string range = names == variants.end() ? option.range : OneOf(names->second);
+    if (!range.empty()) absl::StrAppend(&text, "; ", range);
     absl::StrAppend(&text, "; default ", option.standard.empty() ? "none" : option.standard, "\n");
   }
   absl::StrAppend(&text, "  --flagfile  a file of options, one a line\n", "  --help, --version\n");
@@ -196,6 +202,15 @@ std::optional<std::string> CheckRanges(Config& config) {
   return std::nullopt;
 }
 
+std::optional<std::string> CheckVariants(const VariantNames& variants) {
+  for (const auto& [name, names] : variants) {
+    const std::string value = absl::FindCommandLineFlag(name)->CurrentValue();
+    if (std::find(names.begin(), names.end(), value) != names.end()) continue;
+    return WrongValue(name, value, OneOf(names));
+  }
+  return std::nullopt;
+}
+
 bool IsAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
@@ -265,12 +280,12 @@ std::string RoleName(Role role) {
   return "unknown";
 }
 
-CommandLine ParseCommandLine(int argc, char** argv) {
+CommandLine ParseCommandLine(int argc, char** argv, const VariantNames& variants) {
   Arguments arguments;
   Collect(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), 0, arguments);
   CommandLine result;
   if (arguments.help) {
-    result.text = HelpText();
+    result.text = HelpText(variants);
     return result;
   }
   if (arguments.version) {
@@ -290,6 +305,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   for (const auto& [name, value] : arguments.options) {
     if (auto error = Apply(name, value)) return Refuse(*error);
   }
+  if (auto error = CheckVariants(variants)) return Refuse(*error);
   for (auto* check :
        {+[](Config& c) { return CheckRanges(c); }, +[](Config& c) { return CheckAddresses(c); },
         +[](Config& c) { return CheckTogether(c); }}) {

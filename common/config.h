@@ -5,6 +5,7 @@
 #define PDSERVE_COMMON_CONFIG_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,8 @@
 #include "absl/time/time.h"
 
 // X(type, name, default, low, high, help): type is Text, Integer or Time. A Text's range is a list
-// of its allowed values parted by '|', or "" for any; numbers and times lie in [low, high].
-// Durations are written like 250ms, 30s, 5m.
+// of its allowed values parted by '|', or "" for any and for names of variants; numbers and times
+// lie in [low, high]. Durations are written like 250ms, 30s, 5m.
 // clang-format off
 #define PD_OPTIONS(X)                                                                                   \
   /* where */                                                                                           \
@@ -86,8 +87,11 @@ struct CommandLine {
   int exit_code = 0;  // 0 for help, 2 for a wrong value (one line that names it)
 };
 
+/// Option > the values it may have, where those are the names of variants: main knows their lists.
+using VariantNames = std::map<std::string, std::vector<std::string>>;
+
 /// Parses `pdserve ROLE --option=value ...`; also --flagfile, --help, --version. Call once.
-CommandLine ParseCommandLine(int argc, char** argv);
+CommandLine ParseCommandLine(int argc, char** argv, const VariantNames& variants = {});
 
 std::string RoleName(Role role);
 

@@ -17,7 +17,7 @@ CommandLine Parse(std::vector<std::string> words) {
   words.insert(words.begin(), "pdserve");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
-  return ParseCommandLine(static_cast<int>(argv.size()), argv.data());
+  return ParseCommandLine(static_cast<int>(argv.size()), argv.data(), {{"isa", {"auto", "fast"}}});
 }
 
 TEST(ConfigTest, ARoleTakesItsOptionsAndDefaults) {
@@ -69,6 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
                   std::string("--threads=-1")},
         std::pair{std::vector<std::string>{"both", "--model=m", "--activations=int4"},
                   std::string("--activations=int4")},
+        std::pair{std::vector<std::string>{"both", "--model=m", "--isa=slow"},
+                  std::string("--isa=slow: want one of auto, fast")},
         std::pair{std::vector<std::string>{"both", "--model=m", "--drain_timeout=5"},
                   std::string("--drain_timeout=5")},
         std::pair{std::vector<std::string>{"both", "--model=m", "--no_such=5"},
@@ -105,7 +107,7 @@ TEST(ConfigTest, HelpNamesEveryOptionOnceWithDefaultAndRange) {
   const CommandLine line = Parse({"--help"});
   EXPECT_EQ(line.exit_code, 0);
   for (const char* part : {"--kv_pool_bytes", "default 1073741824", "from 1 to 65536",
-                           "one of int8, fp32", "--flagfile"}) {
+                           "one of int8, fp32", "one of auto, fast", "--flagfile"}) {
     EXPECT_NE(line.text.find(part), std::string::npos) << part;
   }
 }
