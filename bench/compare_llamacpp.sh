@@ -131,7 +131,8 @@ build_llama() {
 # quantize TYPE: makes the model's file of that type with llama.cpp's own recipe; sets `file`.
 quantize() {
   step "$1 file of the same weights"
-  file="$llama/$(basename "${PD_MODEL%.gguf}").as-$1.gguf"
+  # The size tells apart two models of one name.
+  file="$llama/$(basename "${PD_MODEL%.gguf}").$(stat -Lc %s "$PD_MODEL").as-$1.gguf"
   if [ -f "$file" ]; then return; fi
   need_space "$llama" 1000
   "$llama/build/bin/llama-quantize" --allow-requantize "$PD_MODEL" "$file.part" "$1" 2 \

@@ -166,7 +166,7 @@ class Comparison:
 
     def rows(self) -> list[list[str]]:
         names = [engine.name for engine in self.engines]
-        head = ["work", *names, "x same file", "x best peer", "ours, beside the machine"]
+        head = ["work", *names, "x llama.cpp, same file", "x best peer", "of the machine's limit"]
         return [head] + [
             [work.title()]
             + [self.cell(work, name) for name in names]
@@ -256,9 +256,9 @@ def main() -> int:
     if options.openvino_python:
         versions.append(options.openvino_about)
     print(f"{'## ' if options.markdown else ''}{datetime.date.today()}, {machine()}\n")
-    print(f"{'; '.join(versions)}. {options.threads} threads each; tok/s, median of")
-    print(f"{options.rounds} alternating rounds (least-most); load average before {loads[0]:.1f},")
-    print(f"after {loads[-1]:.1f}.\n")
+    print(f"{'; '.join(versions)}.\n")
+    print(f"{options.threads} threads each; tok/s, median of {options.rounds} alternating rounds")
+    print(f"(least-most); load average before {loads[0]:.1f}, after {loads[-1]:.1f}.\n")
     for comparison in all_comparisons:
         print(f"{comparison.title}:\n\n{table(comparison.rows(), options.markdown)}\n")
     return 0
