@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/fingerprint.h"
+#include "engine/checkpoint/fingerprint.h"
 #include "engine/model.h"
 #include "engine/model_source.h"
 #include "engine/vocabulary.h"

@@ -1,4 +1,4 @@
-#include "engine/fingerprint.h"
+#include "engine/checkpoint/fingerprint.h"
 
 #include <openssl/evp.h>
 

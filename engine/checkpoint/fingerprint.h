@@ -1,7 +1,7 @@
 // The identity of what a node computes: nodes with unequal fingerprints never pair.
 //   SHA-256( SHA-256(text, sizes of the files) | SHA-256 of each 4 MiB leaf of each, in order )
-#ifndef PDSERVE_ENGINE_FINGERPRINT_H_
-#define PDSERVE_ENGINE_FINGERPRINT_H_
+#ifndef PDSERVE_ENGINE_CHECKPOINT_FINGERPRINT_H_
+#define PDSERVE_ENGINE_CHECKPOINT_FINGERPRINT_H_
 
 #include <cstddef>
 #include <span>
@@ -19,4 +19,4 @@ Fingerprint ComputeFingerprint(std::span<const std::span<const std::byte>> files
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_FINGERPRINT_H_
+#endif  // PDSERVE_ENGINE_CHECKPOINT_FINGERPRINT_H_
