@@ -55,10 +55,10 @@ struct Dimensions {
 absl::Status RefuseUnknown(const Parameters& parameters) {
   for (const char* key : {"rope.scale_linear", "logit_scale", "embedding_scale", "residual_scale",
                           "attention.scale", "attention.sliding_window", "attention.clamp_kqv"}) {
-    if (parameters.Has(key)) return Fault("'", parameters.NameOf(key), "' is not supported");
+    if (parameters.Has(key)) return Fault(parameters.NameOf(key), " is not supported");
   }
   ASSIGN_OR_RETURN(const int64_t experts, parameters.Integer("expert_count", 0));
-  if (experts != 0) return Fault("'", parameters.NameOf("expert_count"), "' is not supported");
+  if (experts != 0) return Fault(parameters.NameOf("expert_count"), " is not supported");
   ASSIGN_OR_RETURN(const bool causal, parameters.Boolean("attention.causal", true));
   if (!causal) return Fault("attention that is not causal is not supported");
   ASSIGN_OR_RETURN(const std::string_view activation, parameters.String("activation", "silu"));
@@ -104,7 +104,7 @@ absl::StatusOr<Dimensions> ReadDimensions(const Checkpoint& checkpoint) {
   const int32_t tokens = checkpoint.vocabulary.size;
   ASSIGN_OR_RETURN(const int64_t vocab, parameters.Integer("vocab_size", tokens));
   if (vocab != tokens) {
-    return Fault("'", parameters.NameOf("vocab_size"), "' is ", vocab, ", but there are ", tokens,
+    return Fault(parameters.NameOf("vocab_size"), " is ", vocab, ", but there are ", tokens,
                  " tokens");
   }
   ASSIGN_OR_RETURN(const double epsilon, parameters.Real("attention.layer_norm_rms_epsilon"));

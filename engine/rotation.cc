@@ -17,7 +17,7 @@ absl::StatusOr<double> ReadPositive(const Parameters& parameters, std::string_vi
                                     std::optional<double> absent = {}) {
   ASSIGN_OR_RETURN(const double value, parameters.Real(key, absent));
   if (value > 0 && value < 1e15) return value;
-  return absl::InvalidArgumentError(absl::StrCat("'", parameters.NameOf(key), "' is ", value));
+  return absl::InvalidArgumentError(absl::StrCat(parameters.NameOf(key), " is ", value));
 }
 
 // Llama 3's: by how many turns a pair makes within the context that the model was first trained on.
@@ -28,9 +28,8 @@ absl::Status ScaleLlama3(const Parameters& parameters, std::vector<double>& rota
   ASSIGN_OR_RETURN(const double context,
                    ReadPositive(parameters, "rope.scaling.original_context_length"));
   if (!(low < high)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", parameters.NameOf("rope.scaling.low_freq_factor"), "' is ", low,
-                     ", not below ", high));
+    return absl::InvalidArgumentError(absl::StrCat(
+        parameters.NameOf("rope.scaling.low_freq_factor"), " is ", low, ", not below ", high));
   }
   for (double& radians : rotation) {
     const double turns = context * radians / (2 * std::numbers::pi);

@@ -121,9 +121,7 @@ absl::StatusOr<std::vector<TokenId>> FindEndTokens(const Gguf& gguf,
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (types[i] != kControl) continue;
-    const bool known =
-        std::find(std::begin(kEndTexts), std::end(kEndTexts), tokens[i]) != std::end(kEndTexts);
-    if (known) ends.push_back({static_cast<uint32_t>(i)});
+    if (IsEndText(tokens[i])) ends.push_back({static_cast<uint32_t>(i)});
   }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
@@ -148,6 +146,10 @@ size_t CodePointBytes(std::string_view text) {
 }
 
 }  // namespace
+
+bool IsEndText(std::string_view text) {
+  return std::find(std::begin(kEndTexts), std::end(kEndTexts), text) != std::end(kEndTexts);
+}
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {

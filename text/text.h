@@ -30,6 +30,9 @@ class Text {
   /// spec: JSON with
   ///   kind "gguf": model (tokenizer.ggml.model), pre, tokens [string], token_types [int],
   ///     merges [string], add_bos, add_eos, bos, eos, unk, chat_template (null where absent).
+  ///   kind "hf": tokenizer (tokenizer.json, its text), vocab_size (tokens beyond the file's are
+  ///     empty), bos, eos, unk (the tokens' texts), add_bos, add_eos (what the file's
+  ///     post-processor adds where null), chat_template (null where absent).
   /// InvalidArgument names what is missing, malformed or unknown (an unknown pre-tokenizer name is
   /// refused, never guessed).
   static absl::StatusOr<std::unique_ptr<Text>> Load(std::string_view spec);

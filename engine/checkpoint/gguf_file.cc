@@ -69,8 +69,3 @@ absl::StatusOr<Checkpoint> OpenGgufFile(const std::string& path) {
 }
 
 }  // namespace pdserve::engine
-namespace pdserve::engine {
-absl::StatusOr<Checkpoint> OpenModelFolder(const std::string&) {
-  return absl::UnimplementedError("x");
-}
-}  // namespace pdserve::engine

@@ -34,7 +34,10 @@ void Parameters::Set(std::string key, std::string name, Json value) {
 
 std::string Parameters::NameOf(std::string_view key) const {
   const auto found = entries_.find(key);
-  return found != entries_.end() ? found->second.name : prefix_ + std::string(key);
+  const std::string name = found != entries_.end()
+                               ? found->second.name
+                               : absl::StrCat(prefix_, absl::string_view(key.data(), key.size()));
+  return absl::StrCat(file_, file_.empty() ? "'" : ": '", name, "'");
 }
 
 const Parameters::Json* Parameters::Find(std::string_view key) const {
@@ -45,7 +48,7 @@ const Parameters::Json* Parameters::Find(std::string_view key) const {
 
 absl::StatusOr<const Parameters::Json*> Parameters::Need(std::string_view key) const {
   if (const Json* value = Find(key)) return value;
-  return absl::NotFoundError(absl::StrCat("'", NameOf(key), "' is missing"));
+  return absl::NotFoundError(absl::StrCat(NameOf(key), " is missing"));
 }
 
 absl::StatusOr<int64_t> Parameters::Integer(std::string_view key,
@@ -54,21 +57,21 @@ absl::StatusOr<int64_t> Parameters::Integer(std::string_view key,
   ASSIGN_OR_RETURN(const Json* value, Need(key));
   int64_t integer = 0;
   if (AsInteger(*value, integer)) return integer;
-  return Fault("'", NameOf(key), "' is not an integer, or too large");
+  return Fault(NameOf(key), " is not an integer, or too large");
 }
 
 absl::StatusOr<double> Parameters::Real(std::string_view key, std::optional<double> absent) const {
   if (absent && !Has(key)) return *absent;
   ASSIGN_OR_RETURN(const Json* value, Need(key));
   if (value->is_number()) return value->get<double>();
-  return Fault("'", NameOf(key), "' is not a number");
+  return Fault(NameOf(key), " is not a number");
 }
 
 absl::StatusOr<bool> Parameters::Boolean(std::string_view key, std::optional<bool> absent) const {
   if (absent && !Has(key)) return *absent;
   ASSIGN_OR_RETURN(const Json* value, Need(key));
   if (value->is_boolean()) return value->get<bool>();
-  return Fault("'", NameOf(key), "' is not a boolean");
+  return Fault(NameOf(key), " is not a boolean");
 }
 
 absl::StatusOr<std::string_view> Parameters::String(std::string_view key,
@@ -76,7 +79,7 @@ absl::StatusOr<std::string_view> Parameters::String(std::string_view key,
   if (absent && !Has(key)) return *absent;
   ASSIGN_OR_RETURN(const Json* value, Need(key));
   if (value->is_string()) return value->get_ref<const std::string&>();
-  return Fault("'", NameOf(key), "' is not a string");
+  return Fault(NameOf(key), " is not a string");
 }
 
 absl::StatusOr<std::vector<int64_t>> Parameters::Integers(std::string_view key,
@@ -85,13 +88,13 @@ absl::StatusOr<std::vector<int64_t>> Parameters::Integers(std::string_view key,
   int64_t integer = 0;
   if (AsInteger(*value, integer)) return std::vector<int64_t>(count, integer);
   if (!value->is_array() || value->size() != count) {
-    return Fault("'", NameOf(key), "' is not a list of ", count, " numbers");
+    return Fault(NameOf(key), " is not a list of ", count, " numbers");
   }
   std::vector<int64_t> integers;
   integers.reserve(count);
   for (const Json& element : *value) {
     if (!AsInteger(element, integer)) {
-      return Fault("'", NameOf(key), "' holds something else than integers");
+      return Fault(NameOf(key), " holds something else than integers");
     }
     integers.push_back(integer);
   }
@@ -104,7 +107,7 @@ absl::StatusOr<int32_t> Parameters::Count(std::string_view key, int64_t most,
   if (value >= 1 && value <= most && value <= std::numeric_limits<int32_t>::max()) {
     return static_cast<int32_t>(value);
   }
-  return Fault("'", NameOf(key), "' is ", value, ", not in 1 to ", most);
+  return Fault(NameOf(key), " is ", value, ", not in 1 to ", most);
 }
 
 }  // namespace pdserve::engine

@@ -21,13 +21,16 @@ class Parameters {
  public:
   using Json = nlohmann::json;
 
-  /// `prefix`: what the file puts before keys that Set has not named.
-  explicit Parameters(std::string prefix = {}) : prefix_(std::move(prefix)) {}
+  /// `prefix`: what the file puts before keys that Set has not named. `file`: what errors call the
+  /// file; empty where there is but one.
+  explicit Parameters(std::string prefix = {}, std::string file = {})
+      : prefix_(std::move(prefix)), file_(std::move(file)) {}
 
-  /// `name`: what the file calls it, for errors. A null value says that the file has none.
+  /// `name`: what the file calls it. A null value says that the file has none.
   void Set(std::string key, std::string name, Json value);
 
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
+  /// What the file calls it, for errors: in quotes, after the file's name.
   std::string NameOf(std::string_view key) const;
 
   /// Values by key. NotFound names what is missing, unless `absent` is given instead;
@@ -54,6 +57,7 @@ class Parameters {
   absl::StatusOr<const Json*> Need(std::string_view key) const;
 
   std::string prefix_;
+  std::string file_;
   std::map<std::string, Entry, std::less<>> entries_;
 };
 

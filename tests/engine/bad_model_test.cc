@@ -12,6 +12,7 @@
 #include "engine/model.h"
 #include "tests/engine/model_runner.h"
 #include "tests/testing/files.h"
+#include "text/text.h"
 
 namespace pdserve::engine {
 namespace {
@@ -41,16 +42,22 @@ TEST_P(BadModelTest, EndsAsTheManifestSays) {
   const std::string expect = GetParam()["expect"];
   const std::string path = TestData("bad/" + name);
   const int64_t before = PeakKilobytes();
-  const auto model = Load(path);
+  auto model = Load(path);
+  if (model.ok()) {  // what the text layer refuses isn't served either
+    const auto text = text::Text::Load((*model)->card().text_spec);
+    if (!text.ok()) model = text.status();
+  }
   EXPECT_LT(PeakKilobytes() - before, 64 << 10) << "kilobytes";
   if (expect != "no-crash") {
     EXPECT_EQ(model.ok(), expect == "loads") << GetParam()["wrong"] << "; " << model.status();
   }
   if (model.ok()) return;
   const std::string fault(model.status().message());
-  EXPECT_EQ(fault.find(path + ": "), 0u) << fault;
-  EXPECT_GT(fault.size(), path.size() + 10) << fault;
-  std::printf("%s\n", fault.c_str() + path.size() - name.size());
+  EXPECT_EQ(fault.find('\n'), std::string::npos) << fault;
+  const size_t named = fault.find(path + ": ") == 0 ? path.size() - name.size() : 0;
+  EXPECT_TRUE(named > 0 || GetParam()["wrong"].get<std::string>().find("tokenizer") == 0) << fault;
+  EXPECT_GT(fault.size(), named + name.size() + 10) << fault;
+  std::printf("%s\n", fault.c_str() + named);
 }
 
 std::vector<Json> Entries() {

@@ -3,6 +3,7 @@
 mod chat;
 mod ffi;
 mod guard;
+mod hf;
 mod pretokenizer;
 mod template;
 mod tokenizer;
@@ -23,7 +24,10 @@ pub struct Text {
 
 impl Text {
     pub fn load(spec: &[u8]) -> Fallible<Text> {
-        let (tokenizer, source) = Tokenizer::from_spec(vocabulary::Spec::parse(spec)?)?;
+        let (tokenizer, source) = match vocabulary::Spec::parse(spec)? {
+            vocabulary::Spec::Gguf(spec) => Tokenizer::of_gguf(spec)?,
+            vocabulary::Spec::Hf(spec) => hf::load(spec)?,
+        };
         let template = match source {
             Some(source) => Some(template::ChatTemplate::compile(&source, &tokenizer.vocabulary)?),
             None => None,

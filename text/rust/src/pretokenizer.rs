@@ -71,6 +71,22 @@ impl Pretokenizer {
             .iter()
             .find(|rule| rule.names.contains(&name))
             .ok_or_else(|| format!("unknown pre-tokenizer '{}'", shorten(name)))?;
+        Pretokenizer::new(rule)
+    }
+
+    /// The rule that a tokenizer.json writes out as this pattern, where it is one of the table's.
+    pub fn by_pattern(pattern: &str, lone_digits: bool) -> Fallible<Option<Pretokenizer>> {
+        let full = pattern.replace(r"|\s+(?!\S)|\s+", r"|\s+");
+        let is_known = |rule: &&Rule| rule.pattern == full && rule.lone_digits == lone_digits;
+        RULES.iter().find(is_known).map(Pretokenizer::new).transpose()
+    }
+
+    /// GPT-2's, which a tokenizer.json leaves unwritten.
+    pub fn plain(lone_digits: bool) -> Fallible<Option<Pretokenizer>> {
+        Pretokenizer::by_pattern(GPT2, lone_digits)
+    }
+
+    fn new(rule: &'static Rule) -> Fallible<Pretokenizer> {
         let compile = |pattern| Regex::new(pattern).map_err(|e| e.to_string());
         Ok(Pretokenizer { rule, pattern: compile(rule.pattern)?, numeric: compile(r"\p{N}")? })
     }

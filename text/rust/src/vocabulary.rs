@@ -6,9 +6,31 @@ const MAX_SPEC_BYTES: usize = 256 << 20;
 /// Offsets and ids are 32 bits; no vocabulary comes near.
 const MAX_TOKENS: usize = 1 << 24;
 
+pub enum Spec {
+    Gguf(GgufSpec),
+    Hf(HfSpec),
+}
+
 #[derive(Deserialize)]
-pub struct Spec {
+struct Head {
     kind: String,
+}
+
+/// A tokenizer.json, whole, and what other files of its folder say.
+#[derive(Deserialize)]
+pub struct HfSpec {
+    pub tokenizer: String,
+    pub vocab_size: usize,
+    pub bos: Option<String>,
+    pub eos: Option<String>,
+    pub unk: Option<String>,
+    pub add_bos: Option<bool>,
+    pub add_eos: Option<bool>,
+    pub chat_template: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct GgufSpec {
     pub model: Option<String>,
     pub pre: Option<String>,
     tokens: Option<Vec<String>>,
@@ -27,12 +49,13 @@ impl Spec {
         if json.len() > MAX_SPEC_BYTES {
             return Err(format!("tokenizer spec of {} bytes is over the limit", json.len()));
         }
-        let spec: Spec = serde_json::from_slice(json)
-            .map_err(|e| format!("tokenizer spec is malformed: {e}"))?;
-        if spec.kind != "gguf" {
-            return Err(format!("tokenizer spec of unknown kind '{}'", shorten(&spec.kind)));
+        let malformed = |e| format!("tokenizer spec is malformed: {e}");
+        let head: Head = serde_json::from_slice(json).map_err(malformed)?;
+        match head.kind.as_str() {
+            "gguf" => serde_json::from_slice(json).map(Spec::Gguf).map_err(malformed),
+            "hf" => serde_json::from_slice(json).map(Spec::Hf).map_err(malformed),
+            other => Err(format!("tokenizer spec of unknown kind '{}'", shorten(other))),
         }
-        Ok(spec)
     }
 }
 
@@ -51,8 +74,17 @@ pub enum Kind {
     UserDefined = 2,
 }
 
+/// How a file spells the bytes of ordinary tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// In the byte-level alphabet.
+    ByteLevel,
+    /// As text with U+2581 for a space, and <0xNN> for a single byte.
+    SentencePiece,
+}
+
 pub struct Vocabulary {
-    /// The tokens as the file spells them: ordinary ones in the byte-level alphabet.
+    /// The tokens as the file spells them.
     pub spelling: Vec<String>,
     pub kinds: Vec<Kind>,
     /// The control tokens, those of the longest text first.
@@ -66,20 +98,23 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub fn new(spec: &mut Spec) -> Fallible<Vocabulary> {
+    pub fn of_gguf(spec: &mut GgufSpec) -> Fallible<Vocabulary> {
         let spelling = spec.tokens.take().ok_or("tokenizer spec has no tokens")?;
-        if spelling.is_empty() || spelling.len() > MAX_TOKENS {
-            return Err(format!("a vocabulary of {} tokens is not supported", spelling.len()));
-        }
+        check_size(spelling.len())?;
         let kinds = kinds(spec.token_types.take(), spelling.len())?;
-        let (bytes, offsets) = flatten(&spelling, &kinds)?;
         let id = |value: Option<i64>, name: &str| match value {
             None => Ok(None),
             Some(v) if v >= 0 && (v as u64) < spelling.len() as u64 => Ok(Some(v as u32)),
             Some(v) => Err(format!("{name} token {v} is outside the vocabulary")),
         };
         let (bos, eos, unk) = (id(spec.bos, "bos")?, id(spec.eos, "eos")?, id(spec.unk, "unk")?);
-        let control = Vec::new();
+        Ok(Vocabulary { bos, eos, unk, ..Vocabulary::new(spelling, kinds, Spelling::ByteLevel)? })
+    }
+
+    /// Without BOS, EOS and UNK.
+    pub fn new(spelling: Vec<String>, kinds: Vec<Kind>, rule: Spelling) -> Fallible<Vocabulary> {
+        let (bytes, offsets) = flatten(&spelling, &kinds, rule)?;
+        let (bos, eos, unk, control) = (None, None, None, Vec::new());
         let mut made = Vocabulary { bos, eos, unk, spelling, kinds, control, bytes, offsets };
         made.control = made.of_kind(Kind::Control).collect();
         let lengths = &made.spelling;
@@ -112,20 +147,35 @@ fn kinds(types: Option<Vec<i64>>, count: usize) -> Fallible<Vec<Kind>> {
         .collect()
 }
 
-fn flatten(spelling: &[String], kinds: &[Kind]) -> Fallible<(Vec<u8>, Vec<u32>)> {
+pub fn check_size(tokens: usize) -> Fallible<()> {
+    match tokens {
+        1..=MAX_TOKENS => Ok(()),
+        _ => Err(format!("a vocabulary of {tokens} tokens is not supported")),
+    }
+}
+
+fn flatten(spelling: &[String], kinds: &[Kind], rule: Spelling) -> Fallible<(Vec<u8>, Vec<u32>)> {
     let values = byte_values();
     let mut bytes = Vec::with_capacity(spelling.iter().map(String::len).sum());
     let mut offsets = Vec::with_capacity(spelling.len() + 1);
     offsets.push(0);
     for (token, kind) in spelling.iter().zip(kinds) {
         let start = bytes.len();
-        if *kind == Kind::Ordinary {
-            bytes.extend(token.chars().map_while(|c| values.get(c as usize).copied().flatten()));
-        }
-        // Not spelt in the alphabet throughout: the token is its own text.
-        if *kind != Kind::Ordinary || bytes.len() - start != token.chars().count() {
-            bytes.truncate(start);
-            bytes.extend_from_slice(token.as_bytes());
+        match (*kind, rule) {
+            (Kind::Ordinary, Spelling::ByteLevel) => {
+                let known = |c: char| values.get(c as usize).copied().flatten();
+                bytes.extend(token.chars().map_while(known));
+                // Not spelt in the alphabet throughout: the token is its own text.
+                if bytes.len() - start != token.chars().count() {
+                    bytes.truncate(start);
+                    bytes.extend_from_slice(token.as_bytes());
+                }
+            }
+            (Kind::Ordinary, Spelling::SentencePiece) => match lone_byte(token) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend_from_slice(token.replace('\u{2581}', " ").as_bytes()),
+            },
+            _ => bytes.extend_from_slice(token.as_bytes()),
         }
         let end = u32::try_from(bytes.len()).map_err(|_| "the vocabulary's text is too large")?;
         offsets.push(end);
@@ -143,6 +193,12 @@ pub fn byte_alphabet() -> [char; 256] {
         next += u32::from(!itself);
         char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER)
     })
+}
+
+/// The byte that a token like <0x0A> stands for.
+fn lone_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
 fn byte_values() -> [Option<u8>; 0x144] {
