@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -72,9 +71,8 @@ node::NodeOptions NodeOptionsFrom(const Config& config, Role role) {
   options.pump = PumpOptionsFrom(config);
   options.heartbeat_interval = config.heartbeat_interval;
   options.peer_timeout = config.peer_timeout;
-  options.model_name = config.model_name.empty()
-                           ? std::filesystem::path(config.model).stem().string()
-                           : config.model_name;
+  options.model_name =
+      config.model_name.empty() ? engine::ModelNameFromPath(config.model) : config.model_name;
   return options;
 }
 

@@ -24,7 +24,7 @@
   X(Text, nodes, "", "", "", "router: addresses of the nodes' sessions, parted by commas")              \
   X(Text, node_id, "", "", "", "name of this node in metrics and logs; default role@listen")            \
   /* model and engine */                                                                                \
-  X(Text, model, "", "", "", "path of the model file (GGUF)")                                           \
+  X(Text, model, "", "", "", "the model: a GGUF file, or a folder with config.json and safetensors")      \
   X(Text, model_name, "", "", "", "name under which the model is served; default the file name without its ending")        \
   X(Text, isa, "auto", "", "", "kernels' instruction set; auto takes the best that works")             \
   X(Text, activations, "int8", "int8|fp32", "", "activations in products with quantised weights: int8 is fast, fp32 is exact") \

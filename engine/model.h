@@ -42,7 +42,7 @@ class Model {
 };
 
 struct ModelOptions {
-  std::string path;
+  std::string path;  // a GGUF file, or a folder with config.json
   std::string isa = "auto";
   std::string activations = "int8";  // or fp32
   std::string kv_dtype = "auto";     // bf16, fp32
@@ -52,7 +52,11 @@ struct ModelOptions {
   int32_t max_rows = 256;          // rows of one batch at most
 };
 
-/// Loads by the file's own architecture name; InvalidArgument names the file and the fault.
+/// A file's name without its last extension, a folder's whole name.
+std::string ModelNameFromPath(const std::string& path);
+
+/// Loads a GGUF file or a folder in Hugging Face's form, by its own architecture name;
+/// InvalidArgument names the file and the fault.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelOptions& options);
 
 }  // namespace pdserve::engine

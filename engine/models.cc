@@ -1,6 +1,8 @@
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,19 +54,11 @@ absl::StatusOr<KvDtype> FindKvDtype(const ModelOptions& options, bool quantise) 
       absl::StrCat("kv_dtype '", options.kv_dtype, "' is not auto, bf16 or fp32"));
 }
 
-std::string FileStem(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  const size_t dot = name.rfind('.');
-  if (dot != std::string::npos && dot > 0) name.resize(dot);
-  return name;
-}
-
 ModelCard StartCard(const ModelOptions& options, const Checkpoint& checkpoint) {
   ModelCard card;
   card.architecture = checkpoint.architecture;
   const std::string& name = checkpoint.name;
-  card.name = name.empty() || !IsUtf8(name) ? FileStem(options.path) : name;
+  card.name = name.empty() || !IsUtf8(name) ? ModelNameFromPath(options.path) : name;
   card.vocab_size = checkpoint.vocabulary.size;
   card.end_tokens = checkpoint.vocabulary.end_tokens;
   card.text_spec = checkpoint.vocabulary.text_spec;
@@ -86,6 +80,13 @@ absl::StatusOr<std::unique_ptr<Model>> LoadOpened(const ModelOptions& options,
 }
 
 }  // namespace
+
+std::string ModelNameFromPath(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path whole = std::filesystem::absolute(path, ignored).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // it ended in a slash
+  return std::filesystem::is_directory(whole, ignored) ? whole.filename() : whole.stem();
+}
 
 void ModelSource::CompleteCard(const CacheLayout& layout, int32_t max_context_tokens) {
   card.cache_layout = layout;
