@@ -96,6 +96,7 @@ void ModelSource::CompleteCard(const CacheLayout& layout, int32_t max_context_to
                    absl::string_view(ops.numerics.data(), ops.numerics.size()), "\nactivations ",
                    quantise ? "int8" : "fp32", "\n");
   std::vector<std::span<const std::byte>> files;
+  files.reserve(checkpoint.files.size());
   for (const auto& file : checkpoint.files) files.push_back(file->bytes());
   card.fingerprint = ComputeFingerprint(files, text, *team);
 }

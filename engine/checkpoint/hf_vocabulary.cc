@@ -110,7 +110,7 @@ absl::StatusOr<Json> FindTemplate(const HfTextFiles& files) {
   if (!found.is_array()) return found.is_string() ? found : Json();
   for (const Json& named : found) {
     if (!named.is_object() || Field(named, "name") != "default") continue;
-    const Json text = Field(named, "template");
+    Json text = Field(named, "template");
     if (text.is_string()) return text;
   }
   return Fault("tokenizer_config.json: 'chat_template' has no default");

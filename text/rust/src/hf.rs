@@ -74,7 +74,7 @@ pub fn load(spec: HfSpec) -> Fallible<(Tokenizer, Option<String>)> {
     let tokenizer = Tokenizer {
         all_special: Finder::new(&vocabulary, &[Kind::Control, Kind::UserDefined], strips.clone())?,
         user_defined: Finder::new(&vocabulary, &[Kind::UserDefined], strips)?,
-        words: Words::Hf(HfWords { file, pretokenizer }),
+        words: Words::Hf(Box::new(HfWords { file, pretokenizer })),
         prefix,
         suffix,
         chat_bos: None, // templates of these folders write it themselves

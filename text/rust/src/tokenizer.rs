@@ -91,8 +91,8 @@ pub struct Tokenizer {
 
 /// How the text between control tokens becomes ids.
 pub enum Words {
-    Bpe(Pretokenizer, BPE),
-    Hf(HfWords),
+    Bpe(Pretokenizer, Box<BPE>),
+    Hf(Box<HfWords>),
 }
 
 impl Tokenizer {
@@ -117,7 +117,7 @@ impl Tokenizer {
         let tokenizer = Tokenizer {
             all_special: Finder::new(&vocabulary, &[Kind::Control, Kind::UserDefined], none())?,
             user_defined: Finder::new(&vocabulary, &[Kind::UserDefined], none())?,
-            words: Words::Bpe(pretokenizer, bpe),
+            words: Words::Bpe(pretokenizer, Box::new(bpe)),
             prefix: bos.into_iter().collect(),
             suffix: vocabulary.eos.filter(|_| add_eos).into_iter().collect(),
             chat_bos: bos,
