@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "kvtransfer/pump.h"
 
 namespace pdserve::decode {

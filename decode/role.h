@@ -23,7 +23,7 @@
 #include "decode/planner.h"
 #include "engine/attempt.h"
 #include "engine/attempt_table.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "engine/generation.h"
 #include "engine/planner.h"
 #include "engine/sequence.h"

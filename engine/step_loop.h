@@ -13,7 +13,7 @@
 #include "common/bounded_queue.h"
 #include "common/clock.h"
 #include "engine/batch.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "engine/model.h"
 #include "engine/planner.h"
 #include "engine/sampler.h"

@@ -18,7 +18,7 @@
 #include "common/mutex.h"
 #include "decode/role.h"
 #include "engine/attempt.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "engine/planner.h"
 #include "kvtransfer/pump.h"
 #include "node/outbox.h"

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "engine/attempt.h"
 #include "engine/attempt_table.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "engine/generation.h"
 #include "engine/planner.h"
 #include "engine/sequence.h"

@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/ids.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "kvtransfer/pump.h"
 
 namespace pdserve::prefill {

@@ -1,4 +1,4 @@
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -85,6 +85,114 @@ TEST(BlockPoolTest, GrowthContinuesTheRunWhereTheNeighbourIsFree) {
   pool->Release(a, Owner::kSequence);  // 0 and 1 are the smaller run now
   ASSERT_TRUE(pool->Allocate(1, b));
   EXPECT_EQ(Values(b), (std::vector<uint32_t>{2, 3, 4}));
+}
+
+std::vector<TokenId> SomeTokens(uint32_t first, size_t count) {
+  std::vector<TokenId> tokens;
+  for (uint32_t i = 0; i < count; ++i) tokens.push_back(TokenId{first + i});
+  return tokens;
+}
+
+class CachingPoolTest : public ::testing::Test {
+ protected:
+  static constexpr int32_t kBlockTokens = 2;
+
+  /// The blocks of a sequence that has computed `tokens`, findable.
+  std::vector<BlockId> Computed(const std::vector<TokenId>& tokens) {
+    std::vector<BlockId> blocks;
+    EXPECT_TRUE(pool_->Allocate(static_cast<int32_t>(tokens.size() / kBlockTokens), blocks));
+    pool_->Keep({"", tokens}, blocks);
+    return blocks;
+  }
+
+  std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(64, 64 * 6, kBlockTokens);
+};
+
+TEST_F(CachingPoolTest, BlocksOfAnEndedSequenceAreCachedAndFoundAgain) {
+  const auto tokens = SomeTokens(1, 6);
+  const auto blocks = Computed(tokens);
+  pool_->Release(blocks, Owner::kSequence);
+  EXPECT_EQ(pool_->counts(), (PoolCounts{6, 3, 0, 0, 3}));
+  const PrefixMatch match = pool_->FindPrefix({"", tokens});
+  EXPECT_EQ(match.blocks, 3);
+  EXPECT_EQ(match.cached, 3);
+  std::vector<BlockId> taken;
+  pool_->TakePrefix({"", tokens}, 2, taken);
+  EXPECT_EQ(Values(taken), Values({blocks[0], blocks[1]}));
+  EXPECT_EQ(pool_->counts(), (PoolCounts{6, 3, 2, 0, 1}));
+  EXPECT_EQ(pool_->FindPrefix({"", tokens}).cached, 1);
+  EXPECT_TRUE(pool_->CheckIntegrity());
+}
+
+TEST_F(CachingPoolTest, FreeBlocksGoBeforeCachedOnesAndHeldOnesNever) {
+  const auto held = SomeTokens(1, 4);
+  const auto cached = SomeTokens(11, 4);
+  Computed(held);
+  pool_->Release(Computed(cached), Owner::kSequence);
+  std::vector<BlockId> fresh;
+  ASSERT_TRUE(pool_->Allocate(2, fresh));
+  EXPECT_EQ(pool_->counts().cached, 2);
+  ASSERT_TRUE(pool_->Allocate(1, fresh));
+  EXPECT_EQ(pool_->FindPrefix({"", cached}).blocks, 1);  // the leaf went
+  EXPECT_FALSE(pool_->Allocate(2, fresh));
+  ASSERT_TRUE(pool_->Allocate(1, fresh));
+  EXPECT_EQ(pool_->FindPrefix({"", cached}).blocks, 0);
+  EXPECT_EQ(pool_->FindPrefix({"", held}).blocks, 2);
+  EXPECT_TRUE(pool_->CheckIntegrity());
+}
+
+TEST_F(CachingPoolTest, ABlockInATransferIsNotEvicted) {
+  const auto tokens = SomeTokens(1, 8);
+  const auto blocks = Computed(tokens);
+  pool_->Hold(blocks, Owner::kTransfer);
+  pool_->Release(blocks, Owner::kSequence);
+  std::vector<BlockId> fresh;
+  EXPECT_FALSE(pool_->Allocate(3, fresh));
+  ASSERT_TRUE(pool_->Allocate(2, fresh));
+  EXPECT_EQ(pool_->FindPrefix({"", tokens}).blocks, 4);
+  pool_->Release(blocks, Owner::kTransfer);
+  EXPECT_EQ(pool_->counts(), (PoolCounts{6, 0, 2, 0, 4}));
+}
+
+TEST_F(CachingPoolTest, WhatTwoHaveComputedIsKeptOnce) {
+  const auto tokens = SomeTokens(1, 4);
+  const auto first = Computed(tokens);
+  const auto second = Computed(tokens);
+  EXPECT_EQ(Values(first), Values(second));
+  EXPECT_EQ(pool_->counts(), (PoolCounts{6, 4, 2, 0, 0}));
+  EXPECT_EQ(pool_->CountSole(first), 0);
+  pool_->Release(first, Owner::kSequence);
+  EXPECT_EQ(pool_->CountSole(first), 2);
+}
+
+TEST_F(CachingPoolTest, TheLastPartOfABlockIsNotKept) {
+  auto tokens = SomeTokens(1, 4);
+  std::vector<BlockId> blocks;
+  ASSERT_TRUE(pool_->Allocate(2, blocks));
+  pool_->Keep({"", std::span(tokens).first(3)}, blocks);
+  EXPECT_EQ(pool_->FindPrefix({"", tokens}).blocks, 1);
+  pool_->Release(blocks, Owner::kSequence);
+  EXPECT_EQ(pool_->counts(), (PoolCounts{6, 5, 0, 0, 1}));
+}
+
+TEST_F(CachingPoolTest, QueriesAndHitsAreCountedInTokens) {
+  const auto tokens = SomeTokens(1, 5);
+  pool_->Release(Computed(SomeTokens(1, 4)), Owner::kSequence);
+  std::vector<BlockId> taken;
+  pool_->TakePrefix({"", tokens}, 2, taken);
+  EXPECT_EQ(pool_->prefix_stats().query_tokens, 5u);
+  EXPECT_EQ(pool_->prefix_stats().hit_tokens, 4u);
+}
+
+TEST(BlockPoolTest, WithoutAPrefixCacheNothingIsFoundAndNothingStays) {
+  auto pool = MakePool(2);
+  const auto tokens = SomeTokens(1, 64);
+  std::vector<BlockId> blocks;
+  ASSERT_TRUE(pool->Allocate(2, blocks));
+  pool->Keep({"", tokens}, blocks);
+  EXPECT_EQ(pool->FindPrefix({"", tokens}).blocks, 0);
+  pool->Release(blocks, Owner::kSequence);
+  EXPECT_EQ(pool->counts(), (PoolCounts{2, 2, 0, 0, 0}));
 }
 
 TEST(BlockPoolTest, AddressesAreBlocksOfTheBase) {

@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "decode/role.h"
 #include "engine/attempt.h"
-#include "engine/block_pool.h"
+#include "engine/cache/block_pool.h"
 #include "engine/step_loop.h"
 #include "prefill/role.h"
 #include "tests/testing/fake_model.h"
