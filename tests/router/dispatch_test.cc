@@ -339,6 +339,8 @@ TEST_F(DispatchTest, ChoicesCountAgainstTheLimitOfRequests) {
   EXPECT_EQ(second.status, 429);
   EXPECT_EQ(second.headers.at("retry-after"), "1");
   EXPECT_EQ(rig_.prefill().num_prefills(), 3u);
+  // A request counts until its answer is out, so a moment longer than its client waits for it.
+  ASSERT_TRUE(Eventually([&] { return rig_.Metric("pdserve_running_requests") == 1; }));
   HttpClient third(rig_.address());
   third.Post("/v1/completions", CompletionBody(4));
   rig_.prefill().NextPrefill();
