@@ -70,11 +70,14 @@ void Multiply(benchmark::State& state, const Ops* ops, Packing packing, Shape sh
   std::vector<float> values(size_t(rows) * shape.cols);
   for (float& value : values) value = normal(random);
   std::vector<int8_t> q(values.size());
+  std::vector<int8_t> rest(values.size());
+  std::vector<uint8_t> fine(values.size() / kBlockCols);
   std::vector<float> scale(values.size() / kBlockCols);
   std::vector<float> sum(scale.size());
-  ops->quantise(values.data(), static_cast<int32_t>(values.size()), q.data(), scale.data(),
-                sum.data());
-  const Activations x{rows, shape.cols, values.data(), q.data(), scale.data(), sum.data()};
+  ops->quantise(values.data(), static_cast<int32_t>(values.size()), 0,
+                {q.data(), rest.data(), fine.data(), scale.data(), sum.data()});
+  const Activations x{rows,        shape.cols,  values.data(), false,     q.data(),
+                      rest.data(), fine.data(), scale.data(),  sum.data()};
   std::vector<float> out(size_t(rows) * shape.rows);
   for (auto _ : state) {
     ops->matmul(w, x, {0, w.tiles()}, {out.data(), shape.rows, false});

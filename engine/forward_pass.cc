@@ -18,63 +18,59 @@ namespace {
 constexpr int32_t kSmallRows = 8;
 // Query rows of a unit of attention work.
 constexpr int32_t kStretchRows = 32;
-// Tiles that stay in the nearest caches between the two terms of their input.
-constexpr int32_t kTilesTwice = 16;
+// Blocks whose largest value is 4.5 times their root mean square, or more, get 8 bits more: a few
+// channels stand far above the rest, which would share what 8 bits leave. bench/RESULTS.md has what
+// other numbers give.
+constexpr int32_t kFineBelow = 25488;
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-absl::StatusOr<InputBuffer> InputBuffer::Create(int32_t rows, int32_t max_cols, bool quantise) {
+absl::StatusOr<InputBuffer> InputBuffer::Create(int32_t rows, int32_t max_cols,
+                                                Precision precision) {
+  const bool quantise = precision == Precision::kInt8;
   const size_t count = size_t(rows) * max_cols;
   const size_t value_bytes = RoundUp(count * sizeof(float));
   const size_t q_bytes = RoundUp(count);
-  const size_t block_bytes = RoundUp(count / kBlockCols * sizeof(float));
-  const size_t term_bytes = q_bytes + 2 * block_bytes;
+  const size_t blocks = count / kBlockCols;
+  const size_t block_bytes = RoundUp(blocks * sizeof(float));
   InputBuffer buffer;
-  ASSIGN_OR_RETURN(buffer.memory_,
-                   AlignedMemory::Create(value_bytes + (quantise ? 2 * term_bytes : 0)));
+  ASSIGN_OR_RETURN(
+      buffer.memory_,
+      AlignedMemory::Create(value_bytes +
+                            (quantise ? 2 * q_bytes + 2 * block_bytes + RoundUp(blocks) : 0)));
   std::byte* at = buffer.memory_.data();
-  buffer.values_ = reinterpret_cast<float*>(at);
+  const auto take = [&at](size_t bytes) { return std::exchange(at, at + bytes); };
+  buffer.values_ = reinterpret_cast<float*>(take(value_bytes));
+  buffer.exact_ = precision == Precision::kExact;
   if (!quantise) return buffer;
-  at += value_bytes;
-  for (Quantised& term : buffer.terms_) {
-    term.q = reinterpret_cast<int8_t*>(at);
-    term.scale = reinterpret_cast<float*>(at + q_bytes);
-    term.sum = reinterpret_cast<float*>(at + q_bytes + block_bytes);
-    at += term_bytes;
-  }
+  buffer.rows_.q = reinterpret_cast<int8_t*>(take(q_bytes));
+  buffer.rows_.rest = reinterpret_cast<int8_t*>(take(q_bytes));
+  buffer.rows_.scale = reinterpret_cast<float*>(take(block_bytes));
+  buffer.rows_.sum = reinterpret_cast<float*>(take(block_bytes));
+  buffer.rows_.fine = reinterpret_cast<uint8_t*>(take(RoundUp(blocks)));
   return buffer;
 }
 
-ProductInput InputBuffer::View(int32_t rows, int32_t cols, Terms terms) const {
-  const auto& [first, second] = terms_;
-  if (cols % kBlockCols != 0 || first.q == nullptr) return {{rows, cols, values_}, {}};
-  ProductInput view = {{rows, cols, values_, first.q, first.scale, first.sum}, {}};
-  if (terms == Terms::kTwo) view.second = {rows, cols, nullptr, second.q, second.scale, second.sum};
-  return view;
+Activations InputBuffer::View(int32_t rows, int32_t cols) const {
+  if (cols % kBlockCols != 0 || rows_.q == nullptr) return {rows, cols, values_, exact_};
+  return {rows, cols, values_, exact_, rows_.q, rows_.rest, rows_.fine, rows_.scale, rows_.sum};
 }
 
-void InputBuffer::Quantise(const Ops& ops, const ProductInput& view, int32_t row,
+void InputBuffer::Quantise(const Ops& ops, const Activations& view, int32_t row,
                            TileRange cols) const {
-  if (view.first.q == nullptr) return;
-  const auto& [first, second] = terms_;
-  for (int32_t col = cols.first; col < cols.last; col += kBlockCols) {
-    const size_t at = size_t(row) * view.first.cols + col;
-    const size_t block = at / kBlockCols;
-    ops.quantise(values_ + at, kBlockCols, first.q + at, first.scale + block, first.sum + block);
-    if (view.second.rows == 0) continue;
-    std::array<float, kBlockCols> rest;
-    for (int32_t i = 0; i < kBlockCols; ++i) {
-      rest[i] = values_[at + i] - first.scale[block] * static_cast<float>(first.q[at + i]);
-    }
-    ops.quantise(rest.data(), kBlockCols, second.q + at, second.scale + block, second.sum + block);
-  }
+  if (view.q == nullptr) return;
+  const size_t at = size_t(row) * view.cols + cols.first;
+  const size_t block = at / kBlockCols;
+  ops.quantise(
+      values_ + at, cols.last - cols.first, kFineBelow,
+      {rows_.q + at, rows_.rest + at, rows_.fine + block, rows_.scale + block, rows_.sum + block});
 }
 
 ForwardPass::ForwardPass(const Ops& ops, Team& team, PassShape shape)
-    : ops_(ops), team_(team), shape_(std::move(shape)), tiles_(team.threads()) {
-  rotation_.resize(size_t(shape_.max_rows) * shape_.layout.head_dim);
+    : ops_(ops), team_(team), shape_(std::move(shape)) {
+  rotation_.resize(size_t(shape_.max_rows) * 2 * shape_.layout.head_dim);
   rows_.reserve(shape_.max_rows);
 }
 
@@ -83,10 +79,10 @@ absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::Create(const Ops& ops,
   std::unique_ptr<ForwardPass> pass(new ForwardPass(ops, team, std::move(shape)));
   const PassShape& made = pass->shape_;
   ASSIGN_OR_RETURN(pass->shared_input_,
-                   InputBuffer::Create(made.max_rows, made.max_input_cols, made.quantise));
+                   InputBuffer::Create(made.max_rows, made.max_input_cols, made.precision));
   for (int32_t thread = 0; thread < team.threads(); ++thread) {
     ASSIGN_OR_RETURN(InputBuffer buffer,
-                     InputBuffer::Create(kSmallRows, made.max_input_cols, made.quantise));
+                     InputBuffer::Create(kSmallRows, made.max_input_cols, made.precision));
     pass->thread_inputs_.push_back(std::move(buffer));
   }
   return pass;
@@ -144,36 +140,32 @@ void ForwardPass::Begin(const Batch& batch, std::byte* pool, const PackedMatrix&
   team_.Run([&](int32_t thread) {
     const Share share = ShareOf(rows(), thread, team_.threads());
     for (int32_t row = share.first; row < share.last; ++row) {
-      EmbedRow(batch.tokens[row], embedding, thread, x + size_t(row) * embedding.cols);
+      EmbedRow(batch.tokens[row], embedding, x + size_t(row) * embedding.cols);
       ComputeRotation(row);
     }
   });
 }
 
-void ForwardPass::EmbedRow(TokenId token, const PackedMatrix& embedding, int32_t thread,
-                           float* out) {
+void ForwardPass::EmbedRow(TokenId token, const PackedMatrix& embedding, float* out) {
   PD_CHECK(token.value < static_cast<uint32_t>(embedding.rows));
-  const size_t tile = token.value / kTileRows;
-  const size_t cols = embedding.cols;
-  std::vector<float>& values = tiles_[thread];
-  values.resize(kTileRows * cols);
-  UnpackTile(embedding.packing, embedding.cols,
-             embedding.data + tile * PackedTileBytes(embedding.packing, embedding.cols),
-             values.data());
-  std::memcpy(out, values.data() + token.value % kTileRows * cols, cols * sizeof(float));
+  UnpackRow(embedding, static_cast<int32_t>(token.value), out);
 }
 
 void ForwardPass::ComputeRotation(int32_t row) {
-  float* out = rotation_.data() + size_t(row) * shape_.layout.head_dim;
+  const int32_t head_dim = shape_.layout.head_dim;
+  float* cosine = rotation_.data() + size_t(row) * 2 * head_dim;
+  float* sine = cosine + head_dim;
   for (const double radians : shape_.rotation) {
     const double angle = radians * rows_[row].position;
-    *out++ = static_cast<float>(std::cos(angle));
-    *out++ = static_cast<float>(std::sin(angle));
+    *cosine++ = static_cast<float>(std::cos(angle));
+    *cosine++ = static_cast<float>(std::cos(angle));
+    *sine++ = static_cast<float>(-std::sin(angle));
+    *sine++ = static_cast<float>(std::sin(angle));
   }
 }
 
 void ForwardPass::Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
-                       const ProductInput& view) const {
+                       const Activations& view) const {
   const int32_t source = input.pick.empty() ? row : input.pick[row];
   const float* from = input.values + size_t(source) * input.cols;
   float* to = buffer.values() + size_t(row) * input.cols;
@@ -190,13 +182,13 @@ void ForwardPass::WithInput(const InputRows& input, const Body& body) {
   if (count <= kSmallRows) {
     team_.Run([&](int32_t thread) {
       const InputBuffer& buffer = thread_inputs_[thread];
-      const ProductInput view = buffer.View(count, input.cols, input.terms);
+      const Activations view = buffer.View(count, input.cols);
       for (int32_t row = 0; row < count; ++row) Fill(input, row, buffer, view);
       body(thread, view);
     });
     return;
   }
-  const ProductInput view = shared_input_.View(count, input.cols, input.terms);
+  const Activations view = shared_input_.View(count, input.cols);
   team_.Run([&](int32_t thread) {
     const Share share = ShareOf(count, thread, team_.threads());
     for (int32_t row = share.first; row < share.last; ++row) Fill(input, row, shared_input_, view);
@@ -204,7 +196,7 @@ void ForwardPass::WithInput(const InputRows& input, const Body& body) {
   team_.Run([&](int32_t thread) { body(thread, view); });
 }
 
-void ForwardPass::Multiply(int32_t thread, const ProductInput& input,
+void ForwardPass::Multiply(int32_t thread, const Activations& input,
                            std::span<const Product> products, const Done& done) const {
   int32_t total = 0;
   for (const Product& product : products) total += product.matrix->tiles();
@@ -216,42 +208,21 @@ void ForwardPass::Multiply(int32_t thread, const ProductInput& input,
                              std::min(share.last - start, matrix.tiles())};
     start += matrix.tiles();
     if (tiles.first >= tiles.last) continue;
-    MultiplyTiles(input, products[i], tiles);
+    ops_.matmul(matrix, input, tiles, products[i].out);
     const int32_t end = std::min(tiles.last * kTileRows, matrix.rows);
     if (done) done(i, {tiles.first * kTileRows, end});
   }
 }
 
-void ForwardPass::MultiplyTiles(const ProductInput& input, const Product& product,
-                                TileRange tiles) const {
-  const PackedMatrix& matrix = *product.matrix;
-  const bool quantised = matrix.packing == Packing::kU4 || matrix.packing == Packing::kU8;
-  if (!quantised || input.second.rows == 0) {
-    ops_.matmul(matrix, input.first, tiles, product.out);
-    return;
-  }
-  // A few tiles at a time, so that their weights come from memory but once.
-  ProductOut added = product.out;
-  added.add = true;
-  for (int32_t tile = tiles.first; tile < tiles.last; tile += kTilesTwice) {
-    const TileRange part = {tile, std::min(tile + kTilesTwice, tiles.last)};
-    ops_.matmul(matrix, input.first, part, product.out);
-    ops_.matmul(matrix, input.second, part, added);
-  }
-}
-
 void ForwardPass::Rotate(float* values, int32_t stride, TileRange features) const {
   const int32_t head_dim = shape_.layout.head_dim;
-  for (int32_t row = 0; row < rows(); ++row) {
-    const float* table = rotation_.data() + size_t(row) * head_dim;
-    float* x = values + size_t(row) * stride;
-    for (int32_t i = features.first; i < features.last; i += 2) {
-      const float* turn = table + i % head_dim;
-      const float a = x[i];
-      const float b = x[i + 1];
-      x[i] = a * turn[0] - b * turn[1];
-      x[i + 1] = a * turn[1] + b * turn[0];
+  for (int32_t first = features.first; first < features.last;) {
+    const int32_t last = std::min(features.last, (first / head_dim + 1) * head_dim);
+    for (int32_t row = 0; row < rows(); ++row) {
+      const float* cosine = rotation_.data() + size_t(row) * 2 * head_dim + first % head_dim;
+      ops_.rotate(cosine, cosine + head_dim, last - first, values + size_t(row) * stride + first);
     }
+    first = last;
   }
 }
 

@@ -23,46 +23,35 @@
 
 namespace pdserve::engine {
 
+/// What products see of their inputs: all; bf16, with bf16 weights; 8 bits, with quantised weights,
+/// and bf16 with bf16 ones.
+enum class Precision { kExact, kBf16, kInt8 };
+
 struct PassShape {
   CacheLayout layout;
   int32_t heads = 0;
   int32_t max_rows = 0;
-  int32_t max_input_cols = 0;    // of any product
-  bool quantise = false;         // activations to 8 bits
+  int32_t max_input_cols = 0;  // of any product
+  Precision precision = Precision::kExact;
   std::vector<double> rotation;  // radians per position of each pair of a head: [head_dim / 2]
-};
-
-/// How exactly a product sees its input: one term of 8 bits, or a second one for what the first
-/// leaves over, which doubles the product's work and makes its error some 200 times smaller.
-enum class Terms { kOne, kTwo };
-
-struct ProductInput {
-  Activations first;
-  Activations second;  // rows 0: one term
-
-  int32_t rows() const { return first.rows; }
 };
 
 /// Inputs of a product for up to `rows` rows: [rows][cols] values and, where wanted, their 8 bits.
 class InputBuffer {
  public:
-  static absl::StatusOr<InputBuffer> Create(int32_t rows, int32_t max_cols, bool quantise);
+  static absl::StatusOr<InputBuffer> Create(int32_t rows, int32_t max_cols, Precision precision);
 
   /// The first `rows` rows, of `cols` columns each; cols may be any number up to max_cols.
-  ProductInput View(int32_t rows, int32_t cols, Terms terms) const;
+  Activations View(int32_t rows, int32_t cols) const;
   float* values() const { return values_; }
   /// Quantises columns [first, last) of a row from its values; both multiples of kBlockCols.
-  void Quantise(const Ops& ops, const ProductInput& view, int32_t row, TileRange cols) const;
+  void Quantise(const Ops& ops, const Activations& view, int32_t row, TileRange cols) const;
 
  private:
-  struct Quantised {
-    int8_t* q = nullptr;  // null: not wanted
-    float* scale = nullptr;
-    float* sum = nullptr;
-  };
   AlignedMemory memory_;
   float* values_ = nullptr;
-  std::array<Quantised, 2> terms_;
+  bool exact_ = true;
+  QuantisedOut rows_;  // all of them; q null: not wanted
 };
 
 /// Rows that become a product's input.
@@ -71,7 +60,6 @@ struct InputRows {
   int32_t cols = 0;
   const float* norm = nullptr;  // weights of an RMS norm before; null: none
   float epsilon = 0;
-  Terms terms = Terms::kOne;
   std::span<const int32_t> pick = {};  // which rows; empty: all of the batch
 };
 
@@ -92,18 +80,15 @@ class ForwardPass {
   const Ops& ops() const { return ops_; }
   Team& team() const { return team_; }
 
-  using Body = std::function<void(int32_t thread, const ProductInput& input)>;
+  using Body = std::function<void(int32_t thread, const Activations& input)>;
   /// Prepares the input and runs `body` on the team with it.
   void WithInput(const InputRows& input, const Body& body);
 
   /// The thread's share of the products' tiles; `done(product, features)` follows each run of tiles
   /// with the matrix rows that are finished, for all rows of the input.
   using Done = std::function<void(size_t product, TileRange features)>;
-  void Multiply(int32_t thread, const ProductInput& input, std::span<const Product> products,
+  void Multiply(int32_t thread, const Activations& input, std::span<const Product> products,
                 const Done& done = {}) const;
-
-  /// The given tiles of one product.
-  void MultiplyTiles(const ProductInput& input, const Product& product, TileRange tiles) const;
 
   /// Rotates features [first, last) of all rows: pairs of neighbours, heads of head_dim.
   void Rotate(float* values, int32_t stride, TileRange features) const;
@@ -137,10 +122,10 @@ class ForwardPass {
   };
   ForwardPass(const Ops& ops, Team& team, PassShape shape);
   void AddSegment(const BatchSegment& segment, std::byte* pool);
-  void EmbedRow(TokenId token, const PackedMatrix& embedding, int32_t thread, float* out);
+  static void EmbedRow(TokenId token, const PackedMatrix& embedding, float* out);
   void ComputeRotation(int32_t row);
   void Fill(const InputRows& input, int32_t row, const InputBuffer& buffer,
-            const ProductInput& view) const;
+            const Activations& view) const;
   void AddStretch(Stretch stretch);
   size_t PartFloats() const;  // of one part's states: a row, a kv head
   AttentionArgs ArgsOf(const Stretch& stretch, int32_t kv_head, AttentionArgs args) const;
@@ -152,8 +137,7 @@ class ForwardPass {
   const PassShape shape_;
   InputBuffer shared_input_;                // [max_rows][max_input_cols]
   std::vector<InputBuffer> thread_inputs_;  // [threads], each [kSmallRows][max_input_cols]
-  std::vector<std::vector<float>> tiles_;   // [threads][kTileRows * cols]
-  std::vector<float> rotation_;             // [rows][head_dim / 2][cosine, sine]
+  std::vector<float> rotation_;             // [rows][2][head_dim]: cosines, sines
   std::vector<Row> rows_;
   std::vector<Stretch> stretches_;
   std::vector<Unit> units_;

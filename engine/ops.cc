@@ -55,22 +55,18 @@ int32_t QuantAt(Packing packing, const std::byte* quants, Place place) {
   return place.high ? byte >> 4 : byte & 15;
 }
 
-void UnpackQuantisedTile(Packing packing, int32_t cols, const std::byte* const_tile,
-                         float* values) {
-  std::byte* tile = const_cast<std::byte*>(const_tile);  // the places are worked out for both ways
+void UnpackQuantisedRow(Packing packing, int32_t cols, std::byte* tile, int32_t row,
+                        float* values) {
   const int32_t blocks = cols / kBlockCols;
   for (int32_t block = 0; block < blocks; ++block) {
     const std::byte* quants = Quants(packing, block, tile);
     const std::byte* scales = Scales(packing, blocks, block, tile);
-    for (int32_t row = 0; row < kTileRows; ++row) {
-      const float scale = LoadHalf(scales + 2 * row);
-      const float minimum =
-          packing == Packing::kU4 ? LoadHalf(scales + kScaleBytes + 2 * row) : kU8Zero * scale;
-      float* out = values + size_t(row) * cols + size_t(block) * kBlockCols;
-      for (int32_t k = 0; k < kBlockCols; ++k) {
-        const int32_t q = QuantAt(packing, quants, PlaceOf(packing, row, k));
-        out[k] = scale * static_cast<float>(q) + minimum;
-      }
+    const float scale = LoadHalf(scales + 2 * row);
+    const float minimum =
+        packing == Packing::kU4 ? LoadHalf(scales + kScaleBytes + 2 * row) : kU8Zero * scale;
+    for (int32_t k = 0; k < kBlockCols; ++k) {
+      const int32_t q = QuantAt(packing, quants, PlaceOf(packing, row, k));
+      values[block * kBlockCols + k] = scale * static_cast<float>(q) + minimum;
     }
   }
 }
@@ -85,7 +81,7 @@ size_t PackedTileBytes(Packing packing, int32_t cols) {
     case Packing::kU8:
       return RoundUpTo64(blocks * (kU8Quants + kScaleBytes));
     case Packing::kBf16:
-      return RoundUpTo64(size_t(cols) * kTileRows * 2);
+      return size_t(cols + 1) / 2 * kTileRows * 4;
     case Packing::kFp32:
       break;
   }
@@ -120,33 +116,30 @@ void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte
   for (int32_t k = 0; k < cols; ++k) {
     for (int32_t row = 0; row < kTileRows; ++row) {
       const float value = values[size_t(row) * cols + k];
-      const size_t at = size_t(k) * kTileRows + row;
       if (packing == Packing::kFp32) {
-        std::memcpy(tile + 4 * at, &value, 4);
+        std::memcpy(tile + (size_t(k) * kTileRows + row) * 4, &value, 4);
       } else {
         const uint16_t bits = FloatToBf16(value);
-        std::memcpy(tile + 2 * at, &bits, 2);
+        std::memcpy(tile + Bf16Offset(row, k), &bits, 2);
       }
     }
   }
 }
 
-void UnpackTile(Packing packing, int32_t cols, const std::byte* tile, float* values) {
-  if (packing == Packing::kU4 || packing == Packing::kU8) {
-    return UnpackQuantisedTile(packing, cols, tile, values);
+void UnpackRow(const PackedMatrix& matrix, int32_t row, float* values) {
+  std::byte* tile = matrix.data + row / kTileRows * PackedTileBytes(matrix.packing, matrix.cols);
+  row %= kTileRows;
+  if (matrix.packing == Packing::kU4 || matrix.packing == Packing::kU8) {
+    return UnpackQuantisedRow(matrix.packing, matrix.cols, tile, row, values);
   }
-  for (int32_t k = 0; k < cols; ++k) {
-    for (int32_t row = 0; row < kTileRows; ++row) {
-      float& value = values[size_t(row) * cols + k];
-      const size_t at = size_t(k) * kTileRows + row;
-      if (packing == Packing::kFp32) {
-        std::memcpy(&value, tile + 4 * at, 4);
-      } else {
-        uint16_t bits;
-        std::memcpy(&bits, tile + 2 * at, 2);
-        value = Bf16ToFloat(bits);
-      }
+  for (int32_t k = 0; k < matrix.cols; ++k) {
+    if (matrix.packing == Packing::kFp32) {
+      std::memcpy(values + k, tile + (size_t(k) * kTileRows + row) * 4, 4);
+      continue;
     }
+    uint16_t bits;
+    std::memcpy(&bits, tile + Bf16Offset(row, k), sizeof(bits));
+    values[k] = Bf16ToFloat(bits);
   }
 }
 

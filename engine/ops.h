@@ -63,17 +63,30 @@ struct QuantisedTile {
 /// Packs one tile from plain values; `values` is [kTileRows][cols].
 void PackQuantisedTile(Packing packing, int32_t cols, const QuantisedTile& plain, std::byte* tile);
 void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte* tile);
-/// The inverse, exact: values [kTileRows][cols].
-void UnpackTile(Packing packing, int32_t cols, const std::byte* tile, float* values);
+/// A matrix row's values [cols], exact.
+void UnpackRow(const PackedMatrix& matrix, int32_t row, float* values);
 
-/// Activations of a batch, as products take them. Rows are 64-byte aligned.
+/// Activations of a batch, as products take them. Rows are 64-byte aligned. In 8 bits a value is
+/// scale * q, or, in a block that is fine, scale * (q + rest / 256).
 struct Activations {
   int32_t rows = 0;
   int32_t cols = 0;
   const float* values = nullptr;  // [rows][cols]
+  bool exact = true;              // products with kBf16 take values as they are, not as bf16
   const int8_t* q = nullptr;      // [rows][cols]; null: products use `values`
+  const int8_t* rest = nullptr;   // [rows][cols], zero in a block that is not fine
+  const uint8_t* fine = nullptr;  // [rows][cols / 32]: 1 or 0
   const float* scale = nullptr;   // [rows][cols / 32]
-  const float* sum = nullptr;     // [rows][cols / 32]: scale * sum of the block's q
+  const float* sum = nullptr;     // [rows][cols / 32]: of the block's values
+};
+
+/// Where a row in 8 bits goes: as Activations has it.
+struct QuantisedOut {
+  int8_t* q = nullptr;
+  int8_t* rest = nullptr;
+  uint8_t* fine = nullptr;
+  float* scale = nullptr;
+  float* sum = nullptr;
 };
 
 /// Tiles [first, last) of a matrix.
@@ -114,12 +127,16 @@ struct Ops {
   std::string_view name;
   std::string_view numerics;  // tables with equal names give bit-equal results
 
-  /// q[k] = round(values[k] / scale), scale = max|block| / 127; half to even. A block below 2^-100
-  /// counts as zero (scale 0); one that is not finite has q 0 and scale and sum NaN.
-  void (*quantise)(const float* values, int32_t cols, int8_t* q, float* scale, float* sum);
+  /// q[k] = round(values[k] / scale), scale = max|block| / 127; half to even. A block is fine if
+  /// its q's squares sum up to less than `fine_below`: one value stands far above the others, which
+  /// get too little of the 8 bits. rest[k] = round(256 * (values[k] / scale - q[k])), at most 127.
+  /// A block below 2^-100 counts as zero (scale 0); one that is not finite has q 0 and scale and
+  /// sum NaN; neither is fine.
+  void (*quantise)(const float* values, int32_t cols, int32_t fine_below, const QuantisedOut& out);
 
   /// out[r][n] = sum_k w[n][k] * x[r][k] for all rows r of x and the matrix rows n of `tiles`; n
-  /// beyond w.rows is not written. 8-bit activations are used where x.q is set and w quantised.
+  /// beyond w.rows is not written. Where x is not exact, a kBf16 matrix meets values rounded to
+  /// bf16, pair by pair of columns; where x.q is set, kU4 and kU8 meet 8 bits; else the values.
   void (*matmul)(const PackedMatrix& w, const Activations& x, TileRange tiles, ProductOut out);
 
   /// out[k] = x[k] / sqrt(mean(x^2) + epsilon) * weight[k].
@@ -127,6 +144,10 @@ struct Ops {
 
   /// out[k] = silu(gate[k]) * up[k].
   void (*silu_mul)(const float* gate, const float* up, int32_t n, float* out);
+
+  /// Turns pairs of neighbours, as many as n / 2: x[k] = x[k] * cosine[k] + x[k ^ 1] * sine[k],
+  /// where a pair's sines have opposite signs.
+  void (*rotate)(const float* cosine, const float* sine, int32_t n, float* x);
 
   /// Softmax attention with fixed tiles at absolute positions and a running maximum and sum, so a
   /// query's result does not depend on its neighbours. With a bf16 cache, query * scale and the

@@ -83,6 +83,9 @@ struct Avx2 {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
   }
+  static F SwapPairs(F value) {
+    return {_mm256_permute_ps(value.low, 0xb1), _mm256_permute_ps(value.high, 0xb1)};
+  }
   /// 16 rows of 16 words become 16 columns.
   static void Transpose(F (&w)[kLanes]) {
     __m256 part[4][kHalf];  // [row half * 2 + column half]
@@ -167,10 +170,6 @@ struct Avx2 {
   static F LoadHalf(const std::byte* at) {
     return {_mm256_cvtph_ps(Load8x16(at)), _mm256_cvtph_ps(Load8x16(at + 16))};
   }
-  static F LoadBf16(const std::byte* at) { return {Widen(Load8x16(at)), Widen(Load8x16(at + 16))}; }
-  static __m256 Widen(__m128i bits) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  }
   static void StoreBf16(std::byte* at, F value) {
     const __m256i packed = _mm256_packus_epi32(Narrow(value.low), Narrow(value.high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm256_permute4x64_epi64(packed, 0xd8));
@@ -198,21 +197,46 @@ struct Avx2 {
     b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0xb1));
     return _mm_cvtss_f32(_mm_castsi128_ps(b));
   }
-  static int32_t RoundBlock(const float* values, float inverse, int8_t* q) {
+  static BlockSums RoundBlock(const float* values, float inverse, int8_t* q) {
     __m256i rounded[4];
     __m256i sum = _mm256_setzero_si256();
+    __m256i squares = sum;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       const __m256 scaled =
           _mm256_mul_ps(_mm256_loadu_ps(values + i * kHalf), _mm256_set1_ps(inverse));
       rounded[i] = _mm256_cvtps_epi32(scaled);
       sum = _mm256_add_epi32(sum, rounded[i]);
+      squares = _mm256_add_epi32(squares, _mm256_mullo_epi32(rounded[i], rounded[i]));
     }
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(rounded[0], rounded[1]),
-                                             _mm256_packs_epi32(rounded[2], rounded[3]));
+    StoreBytes(q, rounded);
+    return {SumOf(sum), SumOf(squares)};
+  }
+  static int32_t RestBlock(const float* values, float inverse, const int8_t* q, int8_t* rest) {
+    __m256i rests[4];
+    __m256i sum = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(q + i * kHalf));
+      const __m256 rounded = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+      const __m256 scaled =
+          _mm256_mul_ps(_mm256_loadu_ps(values + i * kHalf), _mm256_set1_ps(inverse));
+      const __m256 steps =
+          _mm256_mul_ps(_mm256_sub_ps(scaled, rounded), _mm256_set1_ps(1 << kRestBits));
+      rests[i] = _mm256_min_epi32(_mm256_cvtps_epi32(steps), _mm256_set1_epi32(127));
+      sum = _mm256_add_epi32(sum, rests[i]);
+    }
+    StoreBytes(rest, rests);
+    return SumOf(sum);
+  }
+  static void StoreBytes(int8_t* q, const __m256i (&words)[4]) {
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(words[0], words[1]),
+                                             _mm256_packs_epi32(words[2], words[3]));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
-    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  }
+  static int32_t SumOf(__m256i words) {
+    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
     b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0xb1));
     return _mm_cvtsi128_si32(b);
@@ -247,8 +271,13 @@ struct Avx2 {
     __builtin_memcpy(&four, q, sizeof(four));
     return four;
   }
-  /// Pairs and then the whole block fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
-  static F DotU4(const Weights& w, const std::byte* q) {
+  struct I {
+    __m256i low;
+    __m256i high;
+  };
+  static F ToFloat(I sums) { return {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)}; }
+  /// Pairs and then the whole block fit 16 bits: 8 * 2 * 15 * 128 = 30,720.
+  static I DotU4(const Weights& w, const std::byte* q) {
     __m256i low = _mm256_setzero_si256();
     __m256i high = low;
 #pragma GCC unroll 8
@@ -258,14 +287,13 @@ struct Avx2 {
       high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w.group[j][1], four));
     }
     const __m256i ones = _mm256_set1_epi16(1);
-    return {_mm256_cvtepi32_ps(_mm256_madd_epi16(low, ones)),
-            _mm256_cvtepi32_ps(_mm256_madd_epi16(high, ones))};
+    return {_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones)};
   }
-  static F DotU8(const Weights& w, const std::byte* q) {
+  static I DotU8(const Weights& w, const std::byte* q) {
     return {DotHalf(w, q, 0), DotHalf(w, q, 1)};
   }
   /// 255 * 127 * 2 overflows 16 bits: widened first. Registers hold rows 0, 1, 4, 5 and 2, 3, 6, 7.
-  static __m256 DotHalf(const Weights& w, const std::byte* q, int half) {
+  static __m256i DotHalf(const Weights& w, const std::byte* q, int half) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i even = zero;
     __m256i odd = zero;
@@ -276,7 +304,7 @@ struct Avx2 {
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_unpacklo_epi8(bytes, zero), four));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_unpackhi_epi8(bytes, zero), four));
     }
-    return _mm256_cvtepi32_ps(_mm256_hadd_epi32(even, odd));
+    return _mm256_hadd_epi32(even, odd);
   }
   /// Column k of the block as floats.
   static F Column(const Weights& w, int k) {
@@ -295,6 +323,7 @@ constexpr Ops kOps = {"avx2",
                       Products<Avx2>::Matmul,
                       RowKernels<Avx2>::RmsNorm,
                       RowKernels<Avx2>::SiluMul,
+                      RowKernels<Avx2>::Rotate,
                       Attender<Avx2>::Attention,
                       Attender<Avx2>::AttentionPart,
                       Attender<Avx2>::JoinParts,

@@ -4,6 +4,7 @@
 
 #include "engine/lanes/attention.h"
 #include "engine/lanes/avx512.h"
+#include "engine/lanes/avx512_bytes.h"
 #include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
 #include "engine/ops.h"
@@ -12,17 +13,10 @@ namespace pdserve::engine {
 namespace {
 
 struct Here {};
-struct Lanes : Avx512<Here> {
+struct Lanes : Avx512Floats<Here>, Avx512Bytes<Here> {
   /// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16: what vdpbf16ps does.
   static F DotPairs(F a, F b, F sum) {
     return Fma(LowHalves(a), LowHalves(b), Fma(HighHalves(a), HighHalves(b), sum));
-  }
-  static F LowHalves(F pairs) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
-  }
-  static F HighHalves(F pairs) {
-    const __m512i mask = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), mask));
   }
   /// Word i: values 2 i and 2 i + 1 of low's and then high's 16, as bf16.
   static F RoundPairs(F low, F high) {
@@ -37,6 +31,7 @@ constexpr Ops kOps = {"avx512",
                       Products<Lanes>::Matmul,
                       RowKernels<Lanes>::RmsNorm,
                       RowKernels<Lanes>::SiluMul,
+                      RowKernels<Lanes>::Rotate,
                       Attender<Lanes>::Attention,
                       Attender<Lanes>::AttentionPart,
                       Attender<Lanes>::JoinParts,

@@ -4,6 +4,7 @@
 
 #include "engine/lanes/attention.h"
 #include "engine/lanes/avx512.h"
+#include "engine/lanes/avx512_bytes.h"
 #include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
 #include "engine/ops.h"
@@ -12,7 +13,7 @@ namespace pdserve::engine {
 namespace {
 
 struct Here {};
-struct Lanes : Avx512<Here> {
+struct Lanes : Avx512Floats<Here>, Avx512Bytes<Here> {
   static F DotPairs(F a, F b, F sum) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
@@ -25,6 +26,7 @@ constexpr Ops kOps = {"avx512bf16",
                       Products<Lanes>::Matmul,
                       RowKernels<Lanes>::RmsNorm,
                       RowKernels<Lanes>::SiluMul,
+                      RowKernels<Lanes>::Rotate,
                       Attender<Lanes>::Attention,
                       Attender<Lanes>::AttentionPart,
                       Attender<Lanes>::JoinParts,

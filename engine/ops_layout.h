@@ -6,7 +6,8 @@
 // kU8: per 32 columns 512 B of bytes, one after another; then per 32 columns 16 fp16 scales.
 // Quantised bytes: four-column group g (0..7), row r, column c of the group is byte 64 g + 4 r + c;
 // kU4 keeps groups 2 j (low nibble) and 2 j + 1 (high nibble) in the same 64 bytes.
-// kBf16, kFp32: per column 16 values, one for each row.
+// kFp32: per column 16 values, one for each row. kBf16: per two columns the same, of pairs, the
+// first column's below; an odd last column is followed by zeros.
 #ifndef PDSERVE_ENGINE_OPS_LAYOUT_H_
 #define PDSERVE_ENGINE_OPS_LAYOUT_H_
 
@@ -25,6 +26,11 @@ inline constexpr int32_t kScaleBytes = kTileRows * 2;
 inline constexpr int32_t kU4Block = kU4Quants + 2 * kScaleBytes;
 /// kU8 keeps no minimum: Q8_0 is stored as w + 128.
 inline constexpr float kU8Zero = -128.0f;
+
+/// Where a value of a kBf16 tile lies.
+constexpr size_t Bf16Offset(int32_t row, int32_t col) {
+  return (size_t(col / 2) * kTileRows + row) * 4 + col % 2 * 2;
+}
 
 /// Floats of a head, padded to whole lanes of 16.
 constexpr int32_t PaddedDim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }

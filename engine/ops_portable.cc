@@ -35,31 +35,54 @@ float Exp(float x) {
   return p * std::bit_cast<float>(exponent);
 }
 
-void QuantiseBlock(const float* values, int8_t* q, float& scale, float& sum) {
+constexpr float kRestSteps = 256;
+
+float Rounded(float value, bool bf16) { return bf16 ? Bf16ToFloat(FloatToBf16(value)) : value; }
+
+/// Of a number below 2^22 in size.
+float RoundHalfToEven(float value) { return (value + 12582912.0f) - 12582912.0f; }
+
+void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
+                   const QuantisedOut& out) {
+  int8_t* q = out.q + size_t(block) * kBlockCols;
+  int8_t* rest = out.rest + size_t(block) * kBlockCols;
+  std::memset(rest, 0, kBlockCols);
+  out.fine[block] = 0;
   uint32_t largest = 0;
   for (int32_t k = 0; k < kBlockCols; ++k) {
     largest = std::max(largest, std::bit_cast<uint32_t>(values[k]) & 0x7fffffff);
   }
   if (largest < 0x0d800000 || largest >= 0x7f800000) {  // below 2^-100, or not finite
     std::memset(q, 0, kBlockCols);
-    scale = sum = largest < 0x0d800000 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    out.scale[block] = out.sum[block] =
+        largest < 0x0d800000 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     return;
   }
   const float inverse = 127.0f / std::bit_cast<float>(largest);
   int32_t total = 0;
+  int32_t squares = 0;
   for (int32_t k = 0; k < kBlockCols; ++k) {
-    const float rounded = (values[k] * inverse + 12582912.0f) - 12582912.0f;  // half to even
-    q[k] = static_cast<int8_t>(std::clamp(rounded, -127.0f, 127.0f));
+    q[k] = static_cast<int8_t>(std::clamp(RoundHalfToEven(values[k] * inverse), -127.0f, 127.0f));
     total += q[k];
+    squares += q[k] * q[k];
   }
-  scale = std::bit_cast<float>(largest) / 127.0f;
-  sum = scale * static_cast<float>(total);
+  total *= static_cast<int32_t>(kRestSteps);
+  if (squares < fine_below) {
+    out.fine[block] = 1;
+    for (int32_t k = 0; k < kBlockCols; ++k) {
+      const float scaled = values[k] * inverse;
+      rest[k] = static_cast<int8_t>(
+          std::min(RoundHalfToEven((scaled - static_cast<float>(q[k])) * kRestSteps), 127.0f));
+      total += rest[k];
+    }
+  }
+  out.scale[block] = std::bit_cast<float>(largest) / 127.0f;
+  out.sum[block] = out.scale[block] * (static_cast<float>(total) / kRestSteps);
 }
 
-void Quantise(const float* values, int32_t cols, int8_t* q, float* scale, float* sum) {
+void Quantise(const float* values, int32_t cols, int32_t fine_below, const QuantisedOut& out) {
   for (int32_t block = 0; block < cols / kBlockCols; ++block) {
-    const int32_t at = block * kBlockCols;
-    QuantiseBlock(values + at, q + at, scale[block], sum[block]);
+    QuantiseBlock(values + size_t(block) * kBlockCols, block, fine_below, out);
   }
 }
 
@@ -99,12 +122,14 @@ void AddQuantisedBlock(const Block& w, const Activations& x, int32_t row, int32_
                        float* sums) {
   int32_t isum[kTileRows] = {};
   const int8_t* q = x.q + size_t(row) * x.cols + size_t(block) * kBlockCols;
+  const int8_t* rest = x.rest + size_t(row) * x.cols + size_t(block) * kBlockCols;
   for (int32_t k = 0; k < kBlockCols; ++k) {
-    for (int32_t n = 0; n < kTileRows; ++n) isum[n] += w.q[k][n] * q[k];
+    const int32_t value = q[k] * static_cast<int32_t>(kRestSteps) + rest[k];
+    for (int32_t n = 0; n < kTileRows; ++n) isum[n] += w.q[k][n] * value;
   }
   const size_t at = size_t(row) * (x.cols / kBlockCols) + block;
   for (int32_t n = 0; n < kTileRows; ++n) {
-    sums[n] += static_cast<float>(isum[n]) * (w.scale[n] * x.scale[at]);
+    sums[n] += static_cast<float>(isum[n]) / kRestSteps * (w.scale[n] * x.scale[at]);
     sums[n] += w.minimum[n] * x.sum[at];
   }
 }
@@ -122,21 +147,32 @@ void LoadColumns(const PackedMatrix& w, const std::byte* tile, int32_t first, in
     }
     return;
   }
-  const size_t offset = size_t(first) * kTileRows;
   if (w.packing == Packing::kFp32) {
-    std::memcpy(values, tile + offset * 4, size_t(count) * kTileRows * 4);
+    std::memcpy(values, tile + size_t(first) * kTileRows * 4, size_t(count) * kTileRows * 4);
     return;
   }
-  for (int32_t at = 0; at < count * kTileRows; ++at) {
-    uint16_t bits;
-    std::memcpy(&bits, tile + (offset + at) * 2, sizeof(bits));
-    values[at] = Bf16ToFloat(bits);
+  for (int32_t k = 0; k < count; ++k) {
+    for (int32_t n = 0; n < kTileRows; ++n) {
+      uint16_t bits;
+      std::memcpy(&bits, tile + Bf16Offset(n, first + k), sizeof(bits));
+      values[k * kTileRows + n] = Bf16ToFloat(bits);
+    }
   }
 }
 
 void AddColumns(const float* w, const float* x, int32_t count, float* sums) {
   for (int32_t k = 0; k < count; ++k) {
     for (int32_t n = 0; n < kTileRows; ++n) sums[n] += w[k * kTileRows + n] * x[k];
+  }
+}
+
+/// The same with x rounded to bf16; of each pair, the second column first.
+void AddPairs(const float* w, const float* x, int32_t count, float* sums) {
+  for (int32_t pair = 0; pair < count; pair += 2) {
+    for (int32_t k = std::min(pair + 1, count - 1); k >= pair; --k) {
+      const float rounded = Rounded(x[k], true);
+      for (int32_t n = 0; n < kTileRows; ++n) sums[n] += w[k * kTileRows + n] * rounded;
+    }
   }
 }
 
@@ -162,7 +198,8 @@ void MultiplyTile(const PackedMatrix& w, const std::byte* tile, const Activation
     LoadColumns(w, tile, first, count, values);
     for (int32_t r = 0; r < rows.count; ++r) {
       const float* row = x.values + size_t(rows.first + r) * x.cols;
-      AddColumns(values, row + first, count, sums[r]);
+      const bool pairs = w.packing == Packing::kBf16 && !x.exact;
+      (pairs ? AddPairs : AddColumns)(values, row + first, count, sums[r]);
     }
   }
 }
@@ -199,6 +236,15 @@ void SiluMul(const float* gate, const float* up, int32_t n, float* out) {
   for (int32_t k = 0; k < n; ++k) out[k] = gate[k] / (1.0f + Exp(-gate[k])) * up[k];
 }
 
+void Rotate(const float* cosine, const float* sine, int32_t n, float* x) {
+  for (int32_t k = 0; k < n; k += 2) {
+    const float a = x[k];
+    const float b = x[k + 1];
+    x[k] = a * cosine[k] + b * sine[k];
+    x[k + 1] = b * cosine[k + 1] + a * sine[k + 1];
+  }
+}
+
 /// One head's K or V of a cache block, element by element.
 struct CacheView {
   const std::byte* data;
@@ -214,8 +260,6 @@ struct CacheView {
     return value;
   }
 };
-
-float Rounded(float value, bool bf16) { return bf16 ? Bf16ToFloat(FloatToBf16(value)) : value; }
 
 /// Running softmax of one query; `weighted` [head_dim].
 struct Running {
@@ -342,8 +386,8 @@ void StoreKv(const float* values, int32_t head_dim, KvDtype dtype, std::byte* de
   }
 }
 
-constexpr Ops kOps = {"portable", "portable", Quantise,      Matmul,    RmsNorm,
-                      SiluMul,    Attention,  AttentionPart, JoinParts, StoreKv};
+constexpr Ops kOps = {"portable", "portable", Quantise,      Matmul,    RmsNorm, SiluMul,
+                      Rotate,     Attention,  AttentionPart, JoinParts, StoreKv};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// 16 float lanes in one 512-bit register, with VNNI. `Here` is a type of the including source, so
-// that what is made from this stays there; see rows.h.
+// 16 float lanes in one 512-bit register; avx512_bytes.h has what 8-bit products need. `Here` is a
+// type of the including source, so that what is made from this stays there; see rows.h.
 #ifndef PDSERVE_ENGINE_LANES_AVX512_H_
 #define PDSERVE_ENGINE_LANES_AVX512_H_
 
@@ -14,7 +14,7 @@
 namespace pdserve::engine {
 
 template <class Here>
-struct Avx512 {
+struct Avx512Floats {
   using F = __m512;
   static constexpr int32_t kPanelRows = 16;  // 16 sums, 8 weights, scale, minimum, and some to work
   static constexpr int kQueryTile = 6;       // by kVectorTile: 24 sums
@@ -71,6 +71,7 @@ struct Avx512 {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
   }
+  static F SwapPairs(F value) { return _mm512_permute_ps(value, 0xb1); }
   /// 16 rows of 16 words become 16 columns.
   static void Transpose(F (&w)[kLanes]) {
     F s[kLanes];
@@ -106,6 +107,13 @@ struct Avx512 {
     const __m512i shifted = _mm512_slli_epi32(WidenHalves(high), 16);
     return _mm512_castsi512_ps(_mm512_or_si512(WidenHalves(low), shifted));
   }
+  static F LowHalves(F pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+  }
+  static F HighHalves(F pairs) {
+    const __m512i mask = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), mask));
+  }
   /// Pairs with the high one zero.
   static F ClearHigh(F pairs) {
     const __m512i mask = _mm512_set1_epi32(0xffff);
@@ -123,9 +131,6 @@ struct Avx512 {
   static F LoadHalf(const std::byte* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
   }
-  static F LoadBf16(const std::byte* at) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(WidenHalves(at), 16));
-  }
   static void StoreBf16(std::byte* at, F value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), RoundHalves(value));
   }
@@ -138,60 +143,6 @@ struct Avx512 {
     const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     const __m512i rounded = _mm512_mask_blend_epi32(nan, _mm512_srli_epi32(up, 16), quiet);
     return _mm512_cvtepi32_epi16(rounded);
-  }
-
-  static float LargestMagnitude(const float* values) {
-    const __m512i mask = _mm512_set1_epi32(0x7fffffff);
-    const __m512i low = _mm512_and_si512(_mm512_castps_si512(Load(values)), mask);
-    const __m512i high = _mm512_and_si512(_mm512_castps_si512(Load(values + kLanes)), mask);
-    const int32_t largest = _mm512_reduce_max_epi32(_mm512_max_epi32(low, high));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(largest)));
-  }
-  static int32_t RoundBlock(const float* values, float inverse, int8_t* q) {
-    const F factor = Set(inverse);
-    const __m512i low = _mm512_cvtps_epi32(Mul(Load(values), factor));
-    const __m512i high = _mm512_cvtps_epi32(Mul(Load(values + kLanes), factor));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(low));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + kLanes), _mm512_cvtsepi32_epi8(high));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
-  }
-
-  /// A block of quantised weights: 4 columns of 16 rows in each register.
-  struct Weights {
-    __m512i group[kGroups];
-  };
-  static Weights LoadU4(const std::byte* quants) {
-    const __m512i mask = _mm512_set1_epi8(15);
-    Weights w;
-#pragma GCC unroll 4
-    for (int j = 0; j < kGroups / 2; ++j) {
-      const __m512i both = _mm512_loadu_si512(quants + j * 64);
-      w.group[2 * j] = _mm512_and_si512(both, mask);
-      w.group[2 * j + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-    }
-    return w;
-  }
-  static Weights LoadU8(const std::byte* quants) {
-    Weights w;
-#pragma GCC unroll 8
-    for (int j = 0; j < kGroups; ++j) w.group[j] = _mm512_loadu_si512(quants + j * 64);
-    return w;
-  }
-  static F DotU8(const Weights& w, const std::byte* q) {
-    __m512i sum = _mm512_setzero_si512();
-#pragma GCC unroll 8
-    for (int j = 0; j < kGroups; ++j) {
-      int32_t four;
-      __builtin_memcpy(&four, q + j * kGroupCols, sizeof(four));
-      sum = _mm512_dpbusd_epi32(sum, w.group[j], _mm512_set1_epi32(four));
-    }
-    return _mm512_cvtepi32_ps(sum);
-  }
-  static F DotU4(const Weights& w, const std::byte* q) { return DotU8(w, q); }
-  /// Column k of the block as floats.
-  static F Column(const Weights& w, int k) {
-    const __m512i bytes = _mm512_srli_epi32(w.group[k / kGroupCols], 8 * (k % kGroupCols));
-    return _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(255)));
   }
 };
 

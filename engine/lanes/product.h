@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/lanes/float_product.h"
 #include "engine/lanes/panel.h"
+#include "engine/lanes/quantised_product.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -25,7 +27,8 @@ struct Products {
         return quantised ? Multiply<QuantisedProduct<L, Packing::kU8>>(w, x, tiles, out)
                          : Multiply<FloatProduct<L, Packing::kU8>>(w, x, tiles, out);
       case Packing::kBf16:
-        return Multiply<FloatProduct<L, Packing::kBf16>>(w, x, tiles, out);
+        return x.exact ? Multiply<FloatProduct<L, Packing::kBf16>>(w, x, tiles, out)
+                       : Multiply<PairProduct<L>>(w, x, tiles, out);
       case Packing::kFp32:
         return Multiply<FloatProduct<L, Packing::kFp32>>(w, x, tiles, out);
     }
@@ -68,7 +71,7 @@ struct Products {
       job.first_col = col;
       job.cols = left < Product::kChunkCols ? left : Product::kChunkCols;
       job.first = col == 0;
-      Product::Gather(x, rows.first, count, job, scratch.panel);
+      Product::Gather(x, rows.first, count, job, scratch);
       RunPanel<Product, L::kPanelRows>(count, job, scratch);
     }
   }

@@ -15,6 +15,14 @@ namespace pdserve::engine {
 
 inline constexpr int32_t kLanes = 16;
 inline constexpr float kSmallestBlock = 0x1p-100f;  // a block below counts as zero
+inline constexpr int kRestBits = 8;
+inline constexpr float kRestUnit = 1.0f / (1 << kRestBits);
+
+/// Of a block's q.
+struct BlockSums {
+  int32_t q;
+  int32_t squares;
+};
 
 /// e^x: 0 below -87, at most e^88; NaN stays NaN. e^0 is 1 exactly.
 template <class L>
@@ -40,21 +48,35 @@ template <class L>
 struct RowKernels {
   using F = typename L::F;
 
-  static void Quantise(const float* values, int32_t cols, int8_t* q, float* scale, float* sum) {
+  static void Quantise(const float* values, int32_t cols, int32_t fine_below,
+                       const QuantisedOut& out) {
     for (int32_t block = 0; block < cols / kBlockCols; ++block) {
-      QuantiseBlock(values + block * kBlockCols, q + block * kBlockCols, scale[block], sum[block]);
+      QuantiseBlock(values + block * kBlockCols, block, fine_below, out);
     }
   }
 
-  static void QuantiseBlock(const float* values, int8_t* q, float& scale, float& sum) {
+  static void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
+                            const QuantisedOut& out) {
+    int8_t* q = out.q + block * kBlockCols;
+    int8_t* rest = out.rest + block * kBlockCols;
+    out.fine[block] = 0;
     const float largest = L::LargestMagnitude(values);  // NaN or infinite where a value is
     if (largest < kSmallestBlock || !(largest <= __FLT_MAX__)) {
       __builtin_memset(q, 0, kBlockCols);
-      scale = sum = largest < kSmallestBlock ? 0.0f : __builtin_nanf("");
+      __builtin_memset(rest, 0, kBlockCols);
+      out.scale[block] = out.sum[block] = largest < kSmallestBlock ? 0.0f : __builtin_nanf("");
       return;
     }
-    scale = largest / 127.0f;
-    sum = scale * static_cast<float>(L::RoundBlock(values, 127.0f / largest, q));
+    out.scale[block] = largest / 127.0f;
+    const BlockSums sums = L::RoundBlock(values, 127.0f / largest, q);
+    int32_t total = sums.q << kRestBits;
+    if (sums.squares < fine_below) {
+      out.fine[block] = 1;
+      total += L::RestBlock(values, 127.0f / largest, q, rest);
+    } else {
+      __builtin_memset(rest, 0, kBlockCols);
+    }
+    out.sum[block] = out.scale[block] * (static_cast<float>(total) * kRestUnit);
   }
 
   static void RmsNorm(const float* x, const float* weight, float epsilon, int32_t n, float* out) {
@@ -76,6 +98,14 @@ struct RowKernels {
       const F x = L::LoadPart(gate + k, n - k);
       const F below = L::Add(L::Set(1.0f), Exp<L>(L::Sub(L::Set(0.0f), x)));
       L::StorePart(out + k, n - k, L::Mul(L::Div(x, below), L::LoadPart(up + k, n - k)));
+    }
+  }
+
+  static void Rotate(const float* cosine, const float* sine, int32_t n, float* x) {
+    for (int32_t k = 0; k < n; k += kLanes) {
+      const F here = L::LoadPart(x + k, n - k);
+      const F turned = L::Mul(L::SwapPairs(here), L::LoadPart(sine + k, n - k));
+      L::StorePart(x + k, n - k, L::Fma(here, L::LoadPart(cosine + k, n - k), turned));
     }
   }
 

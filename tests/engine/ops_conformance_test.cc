@@ -13,6 +13,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int32_t kSome = 25488;  // of a block's squares, below which it is fine
 constexpr Packing kPackings[] = {Packing::kU4, Packing::kU8, Packing::kBf16, Packing::kFp32};
 
 struct Case {
@@ -46,18 +47,30 @@ class OpsTest : public ::testing::TestWithParam<const Ops*> {
 INSTANTIATE_TEST_SUITE_P(All, OpsTest, ::testing::ValuesIn(RunnableOps()),
                          [](const auto& test) { return std::string(test.param->name); });
 
+float Rounded(float value) { return Bf16ToFloat(FloatToBf16(value)); }
+
+/// Some blocks of every row have a value far above the others.
+std::vector<float> FloatsWithPeaks(std::mt19937& random, size_t count) {
+  std::vector<float> values = RandomFloats(random, count);
+  for (size_t at = 0; at < count; at += 1 + random() % 150) values[at] *= 40;
+  return values;
+}
+
 /// Sums of |w x| bound the rounding of a product in any order.
 void ExpectProduct(const TestMatrix& w, const TestActivations& x, bool int8,
                    const std::vector<float>& out) {
   const bool quantised =
       int8 && (w.packed.packing == Packing::kU4 || w.packed.packing == Packing::kU8);
+  const bool pairs = int8 && w.packed.packing == Packing::kBf16;
   for (int32_t r = 0; r < x.rows; ++r) {
     for (int32_t n = 0; n < w.packed.rows; ++n) {
       double sum = 0;
       double magnitude = 0;
       for (int32_t k = 0; k < x.cols; ++k) {
         const size_t at = size_t(r) * x.cols + k;
-        const double value = quantised ? double(x.q[at]) * x.scale[at / kBlockCols] : x.values[at];
+        const double value = quantised ? x.Quantised(at)
+                             : pairs   ? Rounded(x.values[at])
+                                       : x.values[at];
         sum += value * w.plain[size_t(n) * x.cols + k];
         magnitude += std::abs(value * w.plain[size_t(n) * x.cols + k]);
       }
@@ -74,7 +87,7 @@ TEST_P(OpsTest, ProductEqualsTheExactSumWithinRounding) {
     SCOPED_TRACE(::testing::Message()
                  << int(c.packing) << " " << c.rows << "x" << c.cols << " " << c.int8);
     const TestMatrix w(random, c.packing, c.rows, c.cols);
-    const TestActivations x(ops(), RandomFloats(random, size_t(19) * c.cols), c.cols);
+    const TestActivations x(ops(), FloatsWithPeaks(random, size_t(19) * c.cols), c.cols, kSome);
     ExpectProduct(w, x, c.int8, Multiply(ops(), w.packed, x.View(0, x.rows, c.int8)));
   }
 }
@@ -83,7 +96,7 @@ TEST_P(OpsTest, RowOfAProductDoesNotDependOnItsCompany) {
   std::mt19937 random = SeededRandom(12);
   for (const Case& c : ProductCases()) {
     const TestMatrix w(random, c.packing, c.rows, c.cols);
-    const TestActivations x(ops(), RandomFloats(random, size_t(33) * c.cols), c.cols);
+    const TestActivations x(ops(), FloatsWithPeaks(random, size_t(33) * c.cols), c.cols, kSome);
     const std::vector<float> all = Multiply(ops(), w.packed, x.View(0, 33, c.int8));
     for (const int32_t count : {1, 2, 3, 7, 8, 9, 15, 16, 17}) {
       for (int32_t first = 0; first + count <= 33; first += count) {
@@ -173,6 +186,24 @@ TEST_P(OpsTest, QuantiseRoundsToTheNearestOf127Steps) {
   }
 }
 
+TEST_P(OpsTest, BlockWithAPeakIsFineAndHas256TimesAsManySteps) {
+  std::mt19937 random = SeededRandom(22);
+  for (const float size : {1e-20f, 1.0f, 3e5f, 1e37f}) {
+    std::vector<float> values = RandomFloats(random, 64, size);
+    values[5] = 30 * size;
+    const TestActivations x(ops(), values, 64, kSome);
+    EXPECT_EQ(x.fine, (std::vector<uint8_t>{1, 0}));
+    int32_t sum = 0;
+    for (size_t k = 0; k < 32; ++k) {
+      // A rest of half a step, or 128 / 256, has no place but 127.
+      EXPECT_NEAR(x.Quantised(k), values[k], 1.001 * x.scale[0] / 256);
+      sum += 256 * x.q[k] + x.rest[k];
+    }
+    EXPECT_EQ(x.sum[0], x.scale[0] * (static_cast<float>(sum) / 256));
+    for (size_t k = 32; k < 64; ++k) EXPECT_EQ(x.rest[k], 0);
+  }
+}
+
 TEST_P(OpsTest, QuantiseRoundsHalfToEven) {
   std::vector<float> values(32, 0.0f);
   values[0] = 127;  // scale 1
@@ -235,6 +266,21 @@ TEST_P(OpsTest, SiluMulEqualsItsFormula) {
   }
 }
 
+TEST_P(OpsTest, RotateTurnsPairsAndNothingElse) {
+  std::mt19937 random = SeededRandom(23);
+  for (const int32_t n : {2, 6, 16, 30, 64, 80}) {
+    const std::vector<float> cosine = RandomFloats(random, n);
+    const std::vector<float> sine = RandomFloats(random, n);
+    const std::vector<float> before = RandomFloats(random, n + 1);
+    std::vector<float> x = before;
+    ops().rotate(cosine.data(), sine.data(), n, x.data());
+    for (int32_t k = 0; k < n; ++k) {
+      EXPECT_NEAR(x[k], double{before[k]} * cosine[k] + double{before[k ^ 1]} * sine[k], 1e-5);
+    }
+    EXPECT_EQ(x[n], before[n]);
+  }
+}
+
 TEST_P(OpsTest, SiluMulKeepsNan) {
   const float gate[] = {kNan, 1, 2};
   const float up[] = {1, 1, kNan};
@@ -259,17 +305,14 @@ TEST_P(OpsTest, StoredKeyIsTheNearestBfloat16) {
   EXPECT_TRUE(SameBits(plain, values));
 }
 
-TEST(OpsConformance, UnpackedTileIsWhatWasPacked) {
+TEST(OpsConformance, UnpackedRowsAreWhatWasPacked) {
   std::mt19937 random = SeededRandom(19);
   for (const Packing packing : kPackings) {
     for (const int32_t cols : {32, 576, 1536}) {
       const TestMatrix w(random, packing, 40, cols);
       std::vector<float> values(w.plain.size());
-      for (int32_t tile = 0; tile < w.packed.tiles(); ++tile) {
-        UnpackTile(packing, cols, w.packed.data + tile * PackedTileBytes(packing, cols),
-                   &values[size_t(tile) * kTileRows * cols]);
-      }
-      EXPECT_EQ(values, w.plain);
+      for (int32_t row = 0; row < 40; ++row) UnpackRow(w.packed, row, &values[size_t(row) * cols]);
+      EXPECT_TRUE(std::equal(&values[0], &values[size_t(40) * cols], w.plain.begin()));
     }
   }
 }
@@ -282,10 +325,10 @@ TEST(OpsConformance, TablesOfEqualNumericsGiveEqualBits) {
       std::mt19937 random = SeededRandom(20);
       for (const Case& c : ProductCases()) {
         const TestMatrix w(random, c.packing, c.rows, c.cols);
-        const std::vector<float> values = RandomFloats(random, size_t(21) * c.cols, 5);
-        const TestActivations xa(*a, values, c.cols);
-        const TestActivations xb(*b, values, c.cols);
-        EXPECT_EQ(xa.q, xb.q);
+        const std::vector<float> values = FloatsWithPeaks(random, size_t(21) * c.cols);
+        const TestActivations xa(*a, values, c.cols, kSome);
+        const TestActivations xb(*b, values, c.cols, kSome);
+        EXPECT_TRUE(xa.q == xb.q && xa.rest == xb.rest && xa.fine == xb.fine);
         EXPECT_TRUE(SameBits(xa.scale, xb.scale) && SameBits(xa.sum, xb.sum));
         EXPECT_TRUE(SameBits(Multiply(*a, w.packed, xa.View(0, 21, c.int8)),
                              Multiply(*b, w.packed, xb.View(0, 21, c.int8))));
@@ -301,6 +344,9 @@ TEST(OpsConformance, TablesOfEqualNumericsGiveEqualBits) {
         a->silu_mul(x.data(), y.data(), n, from_a.data());
         b->silu_mul(x.data(), y.data(), n, from_b.data());
         EXPECT_TRUE(SameBits(from_a, from_b));
+        a->rotate(x.data(), y.data(), n / 2 * 2, from_a.data());
+        b->rotate(x.data(), y.data(), n / 2 * 2, from_b.data());
+        EXPECT_TRUE(SameBits(from_a, from_b));
       }
     }
   }
@@ -308,11 +354,12 @@ TEST(OpsConformance, TablesOfEqualNumericsGiveEqualBits) {
 
 TEST(OpsConformance, PortableQuantisesAsTheOthers) {
   std::mt19937 random = SeededRandom(21);
-  const std::vector<float> values = RandomFloats(random, 3200, 7);
-  const TestActivations portable(*RunnableOps().front(), values, 3200);
+  const std::vector<float> values = FloatsWithPeaks(random, 3200);
+  const TestActivations portable(*RunnableOps().front(), values, 3200, kSome);
   for (const Ops* ops : RunnableOps()) {
-    const TestActivations x(*ops, values, 3200);
+    const TestActivations x(*ops, values, 3200, kSome);
     EXPECT_EQ(x.q, portable.q) << ops->name;
+    EXPECT_TRUE(x.rest == portable.rest && x.fine == portable.fine) << ops->name;
     EXPECT_TRUE(SameBits(x.scale, portable.scale) && SameBits(x.sum, portable.sum)) << ops->name;
   }
 }

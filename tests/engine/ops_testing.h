@@ -102,29 +102,38 @@ struct TestActivations {
   int32_t cols;
   std::vector<float> values;
   std::vector<int8_t> q;
+  std::vector<int8_t> rest;
+  std::vector<uint8_t> fine;
   std::vector<float> scale;
   std::vector<float> sum;
 
-  TestActivations(const Ops& ops, std::vector<float> row_values, int32_t row_cols)
+  TestActivations(const Ops& ops, std::vector<float> row_values, int32_t row_cols,
+                  int32_t fine_below = 0)
       : rows(static_cast<int32_t>(row_values.size()) / row_cols),
         cols(row_cols),
         values(std::move(row_values)),
         q(values.size()),
+        rest(values.size()),
+        fine(size_t(rows) * (cols / kBlockCols)),
         scale(size_t(rows) * (cols / kBlockCols)),
         sum(scale.size()) {
     for (int32_t row = 0; row < rows && cols % kBlockCols == 0; ++row) {
       const size_t block = size_t(row) * (cols / kBlockCols);
       const size_t at = size_t(row) * cols;
-      ops.quantise(&values[at], cols, &q[at], &scale[block], &sum[block]);
+      ops.quantise(&values[at], cols, fine_below,
+                   {&q[at], &rest[at], &fine[block], &scale[block], &sum[block]});
     }
   }
-  /// Rows [first, first + count).
+  double Quantised(size_t at) const { return (q[at] + rest[at] / 256.0) * scale[at / kBlockCols]; }
+  /// Rows [first, first + count); in 8 bits, or else exact.
   Activations View(int32_t first, int32_t count, bool int8) const {
     const size_t at = size_t(first) * cols;
     const size_t block = size_t(first) * (cols / kBlockCols);
-    Activations view{count, cols, values.data() + at};
+    Activations view{count, cols, values.data() + at, !int8};
     if (int8) {
       view.q = q.data() + at;
+      view.rest = rest.data() + at;
+      view.fine = fine.data() + block;
       view.scale = scale.data() + block;
       view.sum = sum.data() + block;
     }
