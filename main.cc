@@ -65,6 +65,7 @@ node::NodeOptions NodeOptionsFrom(const Config& config, Role role) {
   options.decodes = role == Role::kDecode || role == Role::kBoth;
   options.listen = config.role == Role::kAll ? "" : config.listen;
   options.kv_pool_bytes = config.kv_pool_bytes;
+  options.prefix_cache = config.prefix_cache;
   options.max_batch = static_cast<int32_t>(config.max_batch);
   options.max_attempts = static_cast<int32_t>(config.max_attempts);
   options.step_loop.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);

@@ -24,6 +24,7 @@ namespace {
 using Text = std::string;
 using Integer = int64_t;
 using Time = absl::Duration;
+using Switch = bool;
 
 }  // namespace
 }  // namespace pdserve
@@ -63,6 +64,10 @@ std::string RangeText(Time /*standard*/, Time low, Time high) {
                       absl::FormatDuration(high));
 }
 
+std::string RangeText(Switch /*standard*/, Switch /*low*/, Switch /*high*/) {
+  return "true or false";
+}
+
 bool InRange(const Text& value, std::string_view low, std::string_view /*high*/) {
   if (low.empty()) return true;
   const std::vector<std::string> allowed = absl::StrSplit(std::string(low), '|');
@@ -70,6 +75,7 @@ bool InRange(const Text& value, std::string_view low, std::string_view /*high*/)
 }
 bool InRange(Integer value, Integer low, Integer high) { return low <= value && value <= high; }
 bool InRange(Time value, Time low, Time high) { return low <= value && value <= high; }
+bool InRange(Switch /*value*/, Switch /*low*/, Switch /*high*/) { return true; }
 
 struct Option {
   std::string name;

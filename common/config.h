@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-// X(type, name, default, low, high, help): type is Text, Integer or Time. A Text's range is a list
-// of its allowed values parted by '|', or "" for any and for names of variants; numbers and times
-// lie in [low, high]. Durations are written like 250ms, 30s, 5m.
+// X(type, name, default, low, high, help): type is Text, Integer, Time or Switch. A Text's range is
+// a list of its allowed values parted by '|', or "" for any and for names of variants; numbers and
+// times lie in [low, high]; a Switch is true or false. Durations are written like 250ms, 30s, 5m.
 // clang-format off
 #define PD_OPTIONS(X)                                                                                   \
   /* where */                                                                                           \
@@ -32,6 +32,7 @@
   X(Integer, threads, 0, 0, 1024, "compute threads of a node; 0 is one per core")                       \
   X(Integer, block_tokens, 32, 32, 32, "tokens in a cache block")                                       \
   X(Integer, kv_pool_bytes, int64_t{1} << 30, 1 << 20, int64_t{1} << 46, "bytes of each node's cache pool") \
+  X(Switch, prefix_cache, true, false, true, "keep computed blocks for later prompts that begin alike, until their room is needed") \
   X(Integer, max_context, 0, 0, 1 << 24, "longest sequence in tokens; 0 is the model's own limit")      \
   X(Integer, max_step_tokens, 256, 1, 65536, "tokens computed in one engine step at most")              \
   X(Integer, max_batch, 64, 1, 4096, "sequences decoded together at most")                              \
@@ -67,11 +68,12 @@ namespace pdserve {
 enum class Role { kRouter, kPrefill, kDecode, kBoth, kAll };
 
 /// All options, parsed and checked. Field types: Text std::string, Integer int64_t, Time
-/// absl::Duration.
+/// absl::Duration, Switch bool.
 struct Config {
   using Text = std::string;
   using Integer = int64_t;
   using Time = absl::Duration;
+  using Switch = bool;
   Role role = Role::kAll;
 #define PD_FIELD(type, name, standard, low, high, help) type name{standard};
   PD_OPTIONS(PD_FIELD)

@@ -37,6 +37,8 @@
   X(Gauge, kPrefilledTokens, "pdserve_prefilled_tokens", "node", "prompt tokens computed since the node's start") \
   X(Gauge, kGeneratedTokens, "pdserve_generated_tokens", "node", "tokens generated since the node's start") \
   X(Gauge, kTransferBytes, "pdserve_kv_transfer_bytes", "node", "cache bytes handed over since the node's start") \
+  X(Counter, kPrefixQueries, "pdserve_prefix_cache_queries_tokens_total", "node,role", "tokens looked up in the prefix cache: prompts to compute (prefill), prompts to fetch (decode)") \
+  X(Counter, kPrefixHits, "pdserve_prefix_cache_hits_tokens_total", "node,role", "of them, tokens found") \
   X(Gauge, kLastStep, "pdserve_engine_last_step_timestamp_seconds", "node", "when the step loop last turned") \
   X(Gauge, kTransportInfo, "pdserve_transport_info", "node,transport", "1: the transport in use")   \
   X(Counter, kOffersEnded, "pdserve_kv_offers_total", "node,outcome", "hand-overs ended on the prefill side") \

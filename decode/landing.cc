@@ -6,17 +6,20 @@
 
 namespace pdserve::decode {
 
-absl::Status LandingStrip::Fetch(const LandingSource& source, std::span<const BlockId> blocks) {
+absl::Status LandingStrip::Fetch(const LandingSource& source, std::span<const BlockId> blocks,
+                                 size_t first) {
   if (contains(source.ticket)) return absl::AlreadyExistsError("the ticket is in use");
   kvtransfer::FetchSpec spec;
   spec.ticket = source.ticket;
   spec.peer_address = source.peer_address;
   spec.peer_incarnation = source.peer_incarnation;
   spec.deadline = source.deadline;
-  for (BlockId block : blocks) spec.destinations.push_back(pool_->Address(block));
+  spec.first_block = static_cast<uint32_t>(first);
+  const std::span<const BlockId> fetched = blocks.subspan(first);
+  for (BlockId block : fetched) spec.destinations.push_back(pool_->Address(block));
   RETURN_IF_ERROR(pump_->Fetch(std::move(spec)));
-  pool_->Hold(blocks, engine::Owner::kTransfer);
-  landings_[source.ticket].held.assign(blocks.begin(), blocks.end());
+  pool_->Hold(fetched, engine::Owner::kTransfer);
+  landings_[source.ticket].held.assign(fetched.begin(), fetched.end());
   return absl::OkStatus();
 }
 

@@ -30,9 +30,11 @@ class LandingStrip {
  public:
   LandingStrip(engine::BlockPool* pool, kvtransfer::Pump* pump) : pool_(pool), pump_(pump) {}
 
-  /// Asks for the whole of `blocks`, which a sequence holds. AlreadyExists: the ticket is in use;
-  /// else what the pump says. After an error nothing is held.
-  absl::Status Fetch(const LandingSource& source, std::span<const BlockId> blocks);
+  /// Asks for what belongs into `blocks`, all of an attempt, from the one at `first` on: those
+  /// before it hold their tokens already. A sequence holds them all, and shares none that is asked
+  /// for. AlreadyExists: the ticket is in use; else what the pump says. After an error nothing is
+  /// held.
+  absl::Status Fetch(const LandingSource& source, std::span<const BlockId> blocks, size_t first);
   /// Nobody waits for it any more; the blocks come back with the pump's event. Harmless when
   /// repeated or late.
   void Cancel(Ticket ticket, const std::string& reason);

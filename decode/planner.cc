@@ -61,7 +61,7 @@ class Planning {
     for (size_t i = state_.running.size(); free_ < count && i > who + 1;) {
       --i;
       if (blocks_[i] == 0) continue;
-      free_ += blocks_[i];
+      free_ += blocks_[i] - state_.running[i].shared_blocks;
       blocks_[i] = 0;
       plan_.preempted.push_back(i);
     }
@@ -80,11 +80,12 @@ class Planning {
     for (size_t i = 0; i < state_.running.size(); ++i) {
       const RunningView& view = state_.running[i];
       if (view.blocks > 0 && (blocks_[i] == 0 || view.tokens - view.computed == 1)) continue;
-      const int32_t needed = blocks_[i] > 0 ? 0 : BlocksFor(view.tokens);
-      if (needed > 0 && !Reserve(needed)) return false;
+      const bool returns = blocks_[i] == 0;
+      const int32_t needed = returns ? BlocksFor(view.tokens) - view.shared_blocks : 0;
+      if (returns && !Reserve(needed)) return false;
       blocks_[i] += needed;
       const int32_t chunk = std::min(budget_, view.tokens - view.computed);
-      if (chunk == 0 && needed == 0) continue;
+      if (chunk == 0 && !returns) continue;
       if (chunk == 0) {  // no tokens left for it: it takes its blocks when it can use them
         plan_.reserved_blocks = needed + Headroom();
         return false;
@@ -105,9 +106,11 @@ class Planning {
     }
   }
 
+  /// False: not now. Never in a step that takes blocks away: what `needed` leaves out, as others
+  /// hold it, may be just that.
   bool Reserve(int32_t needed) {
     const int32_t wanted = needed + Headroom();
-    if (free_ < wanted) {
+    if (free_ < wanted || !plan_.preempted.empty()) {
       plan_.reserved_blocks = wanted;
       return false;
     }

@@ -20,15 +20,18 @@ struct RunningView {
   int32_t computed = 0;
   int32_t blocks = 0;      // 0: lost by preemption
   uint64_t last_step = 0;  // when it last had a row; 0: never
+  /// Of its blocks, those that would not be free if it and all younger ones lost theirs. Of one
+  /// that has lost them, those that it would find again, held by others.
+  int32_t shared_blocks = 0;
 };
 
 struct DecodeState {
   std::span<const RunningView> running;  // oldest first
-  std::span<const int32_t> waiting;      // blocks that each needs to land; oldest first
+  std::span<const int32_t> waiting;      // free blocks that each needs to land; oldest first
   int32_t landing = 0;                   // attempts whose blocks are arriving
   int32_t landing_blocks = 0;            // theirs
   int32_t max_landing_blocks = 0;        // one alone may have more
-  int32_t free_blocks = 0;
+  int32_t free_blocks = 0;               // cached ones that nobody holds included
   int32_t block_tokens = 0;
   int32_t max_batch = 0;
   int32_t budget_tokens = 0;
@@ -37,7 +40,7 @@ struct DecodeState {
 struct Row {
   size_t running = 0;      // index into `running`
   int32_t num_tokens = 0;  // at least 1
-  int32_t new_blocks = 0;  // to allocate for it first
+  int32_t new_blocks = 0;  // of the free ones, that it gets first
 };
 
 /// To be carried out in this order: preempted, rows, landings.

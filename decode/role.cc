@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -17,6 +18,10 @@ using engine::Owner;
 
 // The peer is told the deadline in whole milliseconds from receipt: it may be over there first.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(20);
+
+// Waiting attempts, and as many that lost their blocks, that are looked up in the prefix cache on
+// one turn; those behind count as new.
+constexpr size_t kLookUps = 32;
 
 }  // namespace
 
@@ -47,7 +52,7 @@ absl::Status Role::Admit(const Request& request, absl::Time now) {
   if (attempts_.Find(ticket) != nullptr || strip_.contains(ticket)) {
     return absl::AlreadyExistsError("the ticket is in use");
   }
-  attempt->needed_blocks =
+  attempt->num_blocks =
       engine::BlocksFor(static_cast<int64_t>(sequence.tokens.size()), options_.block_tokens);
   attempt->order = next_order_++;
   attempt->ticket = ticket;
@@ -108,6 +113,9 @@ void Role::OnFetchEnded(Ticket ticket, const absl::StatusOr<kvtransfer::CommitRe
   }
   engine::Sequence& sequence = attempt->sequence;
   sequence.computed = static_cast<int32_t>(commit->num_tokens);
+  sequence.cached_tokens =
+      static_cast<int32_t>(std::min(commit->cached_tokens, commit->num_tokens));
+  pool_->Keep(sequence.prefix(sequence.computed), sequence.blocks);
   sequence.tokens.push_back(commit->first_token);
   // Both nodes are told at once, so that what is not the prefill node's time is the hand-over's.
   attempt->landed = now;
@@ -129,14 +137,48 @@ void Role::Run(Attempt& attempt) {
   running_.insert(place, &attempt);
 }
 
-DecodePlan Role::MakePlan(const engine::Plan& plan) const {
-  std::vector<RunningView> running;
-  running.reserve(running_.size());
+std::vector<RunningView> Role::RunningViews(int32_t free_blocks) const {
+  std::vector<RunningView> views;
+  views.reserve(running_.size());
+  size_t look_ups = kLookUps;
   for (const Attempt* attempt : running_) {
     const engine::Sequence& sequence = attempt->sequence;
-    running.push_back({static_cast<int32_t>(sequence.tokens.size()), sequence.computed,
-                       static_cast<int32_t>(sequence.blocks.size()), attempt->last_step});
+    views.push_back({static_cast<int32_t>(sequence.tokens.size()), sequence.computed,
+                     static_cast<int32_t>(sequence.blocks.size()), attempt->last_step});
+    if (!sequence.blocks.empty() || look_ups == 0) continue;
+    --look_ups;
+    const engine::PrefixMatch match = pool_->FindPrefix(sequence.reusable());
+    views.back().computed = match.blocks * options_.block_tokens;
+    views.back().shared_blocks = match.held();
   }
+  // No more than one block each: with so many, nobody loses its own.
+  if (static_cast<size_t>(free_blocks) < running_.size()) CountShared(views);
+  return views;
+}
+
+void Role::CountShared(std::vector<RunningView>& views) const {
+  absl::flat_hash_map<BlockId, uint32_t> holders;  // of those seen so far
+  for (size_t i = running_.size(); i-- > 0;) {
+    for (BlockId block : running_[i]->sequence.blocks) {
+      if (!pool_->IsHeldOnlyBy(++holders[block], block)) ++views[i].shared_blocks;
+    }
+  }
+}
+
+void Role::LookUpWaiting() {
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    Attempt& attempt = *waiting_[i];
+    const engine::Sequence& sequence = attempt.sequence;
+    const auto tokens = static_cast<int32_t>(sequence.tokens.size());
+    attempt.needed_blocks = attempt.num_blocks;
+    if (i < kLookUps) attempt.needed_blocks -= pool_->FindPrefix(sequence.prefix(tokens)).held();
+  }
+}
+
+DecodePlan Role::MakePlan(const engine::Plan& plan) {
+  const int32_t free_blocks = std::max(pool_->counts().available() - plan.reserved_blocks, 0);
+  const std::vector<RunningView> running = RunningViews(free_blocks);
+  LookUpWaiting();
   std::vector<int32_t> waiting;
   waiting.reserve(waiting_.size());
   for (const Attempt* attempt : waiting_) waiting.push_back(attempt->needed_blocks);
@@ -147,7 +189,7 @@ DecodePlan Role::MakePlan(const engine::Plan& plan) const {
                      .landing = static_cast<int32_t>(landing_.size()),
                      .landing_blocks = landing_blocks,
                      .max_landing_blocks = options_.max_landing_blocks,
-                     .free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0),
+                     .free_blocks = free_blocks,
                      .block_tokens = options_.block_tokens,
                      .max_batch = options_.max_batch,
                      .budget_tokens = plan.budget_tokens});
@@ -195,23 +237,50 @@ void Role::Preempt(Attempt& attempt) {
   ++preemptions_;
 }
 
+/// How many blocks were found.
+int32_t Role::TakePrefix(engine::Sequence& sequence, const engine::Prefix& prefix) {
+  const int32_t found = pool_->FindPrefix(prefix).blocks;
+  pool_->TakePrefix(prefix, found, sequence.blocks);
+  return found;
+}
+
 void Role::AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan) {
-  PD_CHECK(pool_->Allocate(row.new_blocks, attempt.sequence.blocks));
+  engine::Sequence& sequence = attempt.sequence;
+  int32_t new_blocks = row.new_blocks;
+  if (sequence.blocks.empty()) {  // returns
+    const int32_t found = TakePrefix(sequence, sequence.reusable());
+    sequence.computed = found * options_.block_tokens;
+    new_blocks =
+        engine::BlocksFor(static_cast<int64_t>(sequence.tokens.size()), options_.block_tokens) -
+        found;
+  }
+  PD_CHECK(pool_->Allocate(new_blocks, sequence.blocks));
   if (!attempt.decoding_since) {
     attempt.decoding_since = now;
     attempt.times.decode_queue = now - attempt.landed;
   }
   attempt.last_step = step_;
-  plan.entries.push_back({this, &attempt.sequence, row.num_tokens});
-  plan.budget_tokens -= row.num_tokens;
+  // More may have been found than was looked up.
+  const int32_t num_tokens = std::min(row.num_tokens, sequence.uncomputed());
+  plan.entries.push_back({this, &sequence, num_tokens});
+  plan.budget_tokens -= num_tokens;
 }
 
 void Role::Land(size_t count) {
   const std::vector<Attempt*> landing(waiting_.begin(), waiting_.begin() + count);
   waiting_.erase(waiting_.begin(), waiting_.begin() + count);
+  // First all that is found: else one's new blocks could be those that the next has found.
   for (Attempt* attempt : landing) {
-    PD_CHECK(pool_->Allocate(attempt->needed_blocks, attempt->sequence.blocks));
-    const absl::Status status = strip_.Fetch(attempt->source, attempt->sequence.blocks);
+    engine::Sequence& sequence = attempt->sequence;
+    const auto tokens = static_cast<int32_t>(sequence.tokens.size());
+    const int32_t found = TakePrefix(sequence, sequence.prefix(tokens));
+    prefix_stats_.Count(sequence.tokens.size(), found * options_.block_tokens);
+  }
+  for (Attempt* attempt : landing) {
+    std::vector<BlockId>& blocks = attempt->sequence.blocks;
+    const size_t found = blocks.size();
+    PD_CHECK(pool_->Allocate(attempt->num_blocks - static_cast<int32_t>(found), blocks));
+    const absl::Status status = strip_.Fetch(attempt->source, blocks, found);
     if (status.ok()) {
       attempt->state = Attempt::State::kLanding;
       landing_.push_back(attempt);
@@ -224,12 +293,14 @@ void Role::Land(size_t count) {
 
 void Role::OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) {
   for (const engine::StepOutput& output : outputs) {
-    if (output.owner != this || !output.sampled) continue;
+    if (output.owner != this) continue;
     Attempt* attempt = attempts_.Find(output.sequence->key());
     PD_CHECK(attempt != nullptr);
+    engine::Sequence& sequence = attempt->sequence;
+    pool_->Keep(sequence.prefix(sequence.computed), sequence.blocks);
+    if (!output.sampled) continue;
     ++generated_tokens_;
-    sink_->Token(attempt->sequence.key(),
-                 static_cast<uint32_t>(attempt->sequence.output_tokens() - 1), output.token);
+    sink_->Token(sequence.key(), static_cast<uint32_t>(sequence.output_tokens() - 1), output.token);
     EndIfFinished(*attempt, now);
   }
 }
@@ -248,9 +319,9 @@ void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
     strip_.Cancel(attempt.source.ticket, error.empty() ? "the attempt has ended" : error);
   }
   pool_->Release(attempt.sequence.blocks, Owner::kSequence);
-  sink_->Finished(
-      attempt.sequence.key(),
-      {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()), attempt.times});
+  sink_->Finished(attempt.sequence.key(),
+                  {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()),
+                   attempt.times, attempt.sequence.cached_prompt_tokens()});
   std::erase(waiting_, &attempt);
   std::erase(landing_, &attempt);
   std::erase(running_, &attempt);
@@ -265,6 +336,7 @@ RoleStats Role::stats() const {
                                              strip_.num_cancelled());
   stats.preemptions = preemptions_;
   stats.generated_tokens = generated_tokens_;
+  stats.prefix = prefix_stats_;
   return stats;
 }
 

@@ -58,6 +58,7 @@ struct RoleStats {
   uint32_t decoding = 0;      // preempted ones included
   uint64_t preemptions = 0;   // since the start
   uint64_t generated_tokens = 0;
+  engine::PrefixStats prefix;
 };
 
 class Role final : public engine::StepClient {
@@ -94,7 +95,8 @@ class Role final : public engine::StepClient {
     engine::Sequence sequence;
     std::optional<Ticket> ticket;  // not of an adopted one
     LandingSource source;
-    int32_t needed_blocks = 0;  // to land
+    int32_t num_blocks = 0;     // of all tokens that land
+    int32_t needed_blocks = 0;  // of them, those to come out of the pool's available ones
     uint64_t last_step = 0;
     absl::Time landed;
     std::optional<absl::Time> decoding_since;
@@ -104,9 +106,13 @@ class Role final : public engine::StepClient {
   absl::Status Admit(const Request& request, absl::Time now);
   absl::Status CheckCommit(const Attempt& attempt, const kvtransfer::CommitRecord& commit) const;
   void Run(Attempt& attempt);
-  DecodePlan MakePlan(const engine::Plan& plan) const;
+  std::vector<RunningView> RunningViews(int32_t free_blocks) const;
+  void CountShared(std::vector<RunningView>& views) const;
+  void LookUpWaiting();
+  DecodePlan MakePlan(const engine::Plan& plan);
   void Preempt(Attempt& attempt);
   void AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan);
+  int32_t TakePrefix(engine::Sequence& sequence, const engine::Prefix& prefix);
   void Land(size_t count);
   void BreakStall(bool has_rows, absl::Time now);
   bool EndIfFinished(Attempt& attempt, absl::Time now);
@@ -125,6 +131,7 @@ class Role final : public engine::StepClient {
   uint64_t step_ = 0;
   uint64_t preemptions_ = 0;
   uint64_t generated_tokens_ = 0;
+  engine::PrefixStats prefix_stats_;
 };
 
 }  // namespace pdserve::decode

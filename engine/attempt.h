@@ -50,6 +50,7 @@ struct Ending {
   std::string error;           // kFailed; kCancelled where the other node gave the hand-over up
   uint32_t output_tokens = 0;  // of the generation, those before this attempt included
   PhaseTimes times;
+  uint32_t cached_tokens = 0;  // of the prompt: found in the prefix cache of who prefilled it
 };
 
 class AttemptSink {

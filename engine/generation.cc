@@ -65,6 +65,10 @@ absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const Genera
   RETURN_IF_ERROR(CheckIds(generation.prompt, "prompt_token_ids", limits.vocab_size));
   RETURN_IF_ERROR(CheckIds(generation.emitted, "emitted_token_ids", limits.vocab_size));
   RETURN_IF_ERROR(CheckSampling(generation.sampling));
+  if (generation.cache_salt.size() > kLongestSaltBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", generation.cache_salt.size(),
+                                                   " bytes, at most ", kLongestSaltBytes));
+  }
   if (generation.deadline <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("the deadline is not after the receipt");
   }
@@ -80,6 +84,7 @@ absl::StatusOr<Sequence> MakeSequence(const Generation& generation, const Genera
       std::min<uint32_t>(generation.max_tokens, static_cast<uint32_t>(limits.max_context_tokens)));
   sequence.ignore_eos = generation.ignore_eos;
   sequence.sampling = generation.sampling;
+  sequence.cache_salt = generation.cache_salt;
   sequence.arrived = now;
   sequence.deadline = now + std::min(generation.deadline, kLongestAttempt);
   return sequence;

@@ -4,6 +4,7 @@
 #define PDSERVE_ENGINE_GENERATION_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Generation {
   bool ignore_eos = false;
   SamplingSettings sampling;
   absl::Duration deadline;  // from receipt
+  std::string cache_salt;   // of the tenant; see Sequence
 };
 
 struct GenerationLimits {
@@ -32,6 +34,9 @@ struct GenerationLimits {
   int32_t max_context_tokens = 0;
   int32_t pool_tokens = 0;  // tokens that the cache pool can hold
 };
+
+/// Longest salt of a tenant.
+inline constexpr size_t kLongestSaltBytes = 256;
 
 /// Longest time that a node works on an attempt; a deadline further away is cut to it.
 inline constexpr absl::Duration kLongestAttempt = absl::Hours(24);

@@ -4,13 +4,16 @@
 #ifndef PDSERVE_ENGINE_SEQUENCE_H_
 #define PDSERVE_ENGINE_SEQUENCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "engine/attempt.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/sampler.h"
 
 namespace pdserve::engine {
@@ -25,12 +28,23 @@ struct Sequence {
   bool ignore_eos = false;
   SamplingSettings sampling;
   std::vector<BlockId> blocks;  // held as Owner::kSequence
+  std::string cache_salt;       // of the tenant: none but its own sequences share blocks with it
+  int32_t cached_tokens = 0;    // found in the prefix cache of the node that prefilled it
   absl::Time deadline;
   absl::Time arrived;
 
   AttemptKey key() const { return {session, attempt}; }
   int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens; }
   int32_t uncomputed() const { return static_cast<int32_t>(tokens.size()) - computed; }
+  uint32_t cached_prompt_tokens() const {
+    return static_cast<uint32_t>(std::min(cached_tokens, prompt_tokens));
+  }
+  /// Its first `count` tokens, as the prefix cache names them.
+  Prefix prefix(int32_t count) const {
+    return {cache_salt, std::span(tokens).first(static_cast<size_t>(count))};
+  }
+  /// What may be taken from the cache where logits are wanted: the last token has to be computed.
+  Prefix reusable() const { return prefix(static_cast<int32_t>(tokens.size()) - 1); }
 };
 
 enum class Finish { kNone, kStop, kLength };

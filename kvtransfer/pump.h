@@ -30,6 +30,7 @@ struct CommitRecord {
   std::string sampler_state;  // opaque
   absl::Duration queue_time;  // on the prefill node
   absl::Duration prefill_time;
+  uint32_t cached_tokens = 0;  // of the prompt: found in the prefill node's prefix cache
 };
 
 struct TransferStats {
@@ -52,6 +53,7 @@ struct FetchSpec {  // decode side
   Incarnation peer_incarnation;
   std::vector<std::span<std::byte>> destinations;  // one block each, in order
   absl::Time deadline;
+  uint32_t first_block = 0;  // where the first destination's belongs; what is before it is here
 };
 
 class PumpEvents {

@@ -10,7 +10,12 @@
 namespace pdserve::kvtransfer {
 
 Receiver::Receiver(FetchSpec spec, const HandOverLimits& limits)
-    : spec_(std::move(spec)), limits_(limits), blocks_(spec_.destinations.size()) {}
+    : spec_(std::move(spec)),
+      limits_(limits),
+      blocks_(spec_.first_block, Block::kCovered),
+      num_covered_(spec_.first_block) {
+  blocks_.resize(spec_.first_block + spec_.destinations.size(), Block::kMissing);
+}
 
 Actions Receiver::Apply(const ReceiverEvent& event, absl::Time now) {
   Actions actions;
@@ -37,6 +42,7 @@ void Receiver::On(const LinkReady& event, absl::Time now, Actions& actions) {
   v1::Fetch* fetch = send.control.mutable_fetch();
   fetch->set_ticket(TicketToBytes(spec_.ticket));
   fetch->set_fetch(fetch_);
+  fetch->set_first_token_needed(spec_.first_block * limits_.block_tokens);
   fetch->set_max_piece_bytes(static_cast<uint32_t>(std::min<uint64_t>(
       std::max<uint64_t>(limits_.piece_bytes, limits_.block_bytes), UINT32_MAX)));
   fetch->set_max_pieces_in_flight(limits_.pieces_in_flight);
@@ -101,6 +107,7 @@ void Receiver::On(const CommitArrived& event, absl::Time now, Actions& actions) 
   record_.sampler_state = commit.sampler_state();
   record_.queue_time = absl::Microseconds(commit.queue_us());
   record_.prefill_time = absl::Microseconds(commit.prefill_us());
+  record_.cached_tokens = commit.cached_tokens();
   committed_ = now;
   state_ = State::kCommitted;
   EndIfComplete(now, actions);
@@ -151,7 +158,7 @@ absl::Status Receiver::CheckPiece(const v1::Piece& piece, uint64_t payload_bytes
   }
   for (uint64_t i = piece.first_block(); i < end; ++i) {
     if (blocks_[i] != Block::kMissing) {
-      return absl::InvalidArgumentError(absl::StrCat("block ", i, " came in two pieces"));
+      return absl::InvalidArgumentError(absl::StrCat("block ", i, " came twice or uncalled-for"));
     }
   }
   return absl::OkStatus();
@@ -166,8 +173,8 @@ absl::Status Receiver::CheckCommit(const v1::Commit& commit) const {
       (uint64_t{commit.num_tokens()} + limits_.block_tokens - 1) / limits_.block_tokens;
   if (blocks != blocks_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the commit speaks of ", commit.num_tokens(),
-                                                   " tokens, ", blocks_.size(),
-                                                   " blocks were fetched"));
+                                                   " tokens, the attempt has ", blocks_.size(),
+                                                   " blocks"));
   }
   const bool whole = std::none_of(blocks_.begin(), blocks_.end(),
                                   [](Block block) { return block == Block::kMissing; });
@@ -179,7 +186,7 @@ void Receiver::Accept(const v1::Piece& piece, Actions& actions) {
   AcceptPiece accept;
   accept.sequence = piece.sequence();
   for (uint32_t i = 0; i < piece.num_blocks(); ++i) {
-    const std::span<std::byte> block = spec_.destinations[piece.first_block() + i];
+    const std::span<std::byte> block = DestinationOf(piece.first_block() + i);
     blocks_[piece.first_block() + i] = Block::kLanding;
     if (!accept.parts.empty() &&
         accept.parts.back().data() + accept.parts.back().size() == block.data()) {
@@ -195,7 +202,7 @@ void Receiver::Accept(const v1::Piece& piece, Actions& actions) {
 uint32_t Receiver::ChecksumOf(const Piece& piece) const {
   uint32_t crc = 0;
   for (uint32_t i = 0; i < piece.num_blocks; ++i) {
-    crc = Crc32c(spec_.destinations[piece.first_block + i], crc);
+    crc = Crc32c(DestinationOf(piece.first_block + i), crc);
   }
   return crc;
 }

@@ -1,6 +1,7 @@
 // The decode side of one hand-over as a state machine: no I/O, no threads, no clock of its own.
 // Owner: fetches.h. Every destination is chosen here; a block counts as covered once its piece's
-// checksum was right, and is never written again after that.
+// checksum was right, and is never written again after that. Blocks before the spec's first one
+// are covered from the start, and have no destination.
 //
 //   kConnecting --LinkReady--> kFetching --CommitArrived--> kCommitted --all covered--> kEnding
 //   any of them --CancelAsked, PeerCancelled, deadline, fault--> kEnding --no receive running-->
@@ -9,6 +10,7 @@
 #define PDSERVE_KVTRANSFER_RECEIVER_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -87,6 +89,9 @@ class Receiver {
   /// Decides how it ends; the peer is told where it does not know yet.
   void Fail(absl::Status status, absl::Time now, Actions& actions);
   void StartEnding(absl::Status status, absl::Time now, Actions& actions);
+  std::span<std::byte> DestinationOf(uint32_t block) const {
+    return spec_.destinations[block - spec_.first_block];
+  }
   bool running() const { return state_ == State::kFetching || state_ == State::kCommitted; }
 
   FetchSpec spec_;
@@ -94,7 +99,7 @@ class Receiver {
   State state_ = State::kConnecting;
   uint64_t fetch_ = 0;
 
-  std::vector<Block> blocks_;  // [destinations]
+  std::vector<Block> blocks_;  // [first_block + destinations], of the attempt
   std::vector<Piece> pieces_;  // by sequence
   size_t num_covered_ = 0;
   uint32_t num_landing_ = 0;  // receives that run

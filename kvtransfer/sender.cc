@@ -216,6 +216,7 @@ void Sender::SendCommit(const CommitRecord& record, Actions& actions) {
   commit->set_sampler_state(record.sampler_state);
   commit->set_queue_us(absl::ToInt64Microseconds(record.queue_time));
   commit->set_prefill_us(absl::ToInt64Microseconds(record.prefill_time));
+  commit->set_cached_tokens(record.cached_tokens);
   state_ = State::kAwaitingAcknowledge;
   actions.emplace_back(std::move(send));
 }

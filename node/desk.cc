@@ -146,6 +146,7 @@ LoadFigures Desk::Figures() const {
   const engine::PoolCounts counts = parts_.pool->counts();
   figures.capacity_blocks = static_cast<uint32_t>(counts.capacity);
   figures.free_blocks = static_cast<uint32_t>(counts.free);
+  figures.cached_blocks = static_cast<uint32_t>(counts.cached);
   figures.sequence_blocks = static_cast<uint32_t>(counts.sequence);
   figures.transfer_blocks = static_cast<uint32_t>(counts.transfer);
   if (parts_.prefill != nullptr) {
@@ -202,6 +203,22 @@ void Desk::SetGauges(const LoadFigures& figures, absl::Time now) {
   metrics.Set(Series::kGeneratedTokens, {node}, static_cast<double>(figures.generated_tokens));
   metrics.Set(Series::kTransferBytes, {node}, static_cast<double>(figures.transfer_bytes));
   metrics.Set(Series::kLastStep, {node}, absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+  if (parts_.prefill != nullptr) {
+    CountPrefixes("prefill", parts_.prefill->stats().prefix, prefill_counted_);
+  }
+  if (parts_.decode != nullptr) {
+    CountPrefixes("decode", parts_.decode->stats().prefix, decode_counted_);
+  }
+}
+
+void Desk::CountPrefixes(std::string_view role, const engine::PrefixStats& now,
+                         engine::PrefixStats& counted) {
+  const std::string_view node = options_.node_id;
+  parts_.metrics->Add(Series::kPrefixQueries, {node, role},
+                      static_cast<double>(now.query_tokens - counted.query_tokens));
+  parts_.metrics->Add(Series::kPrefixHits, {node, role},
+                      static_cast<double>(now.hit_tokens - counted.hit_tokens));
+  counted = now;
 }
 
 void Desk::CheckPoolWhenIdle(absl::Time now) {
@@ -209,10 +226,12 @@ void Desk::CheckPoolWhenIdle(absl::Time now) {
   pool_unchecked_ = false;
   next_pool_check_ = now + kSlowInterval;
   const engine::PoolCounts counts = parts_.pool->counts();
-  if (parts_.pool->CheckIntegrity() && counts.free == counts.capacity) return;
+  if (parts_.pool->CheckIntegrity() && counts.available() == counts.capacity) return;
   parts_.metrics->Add(Series::kPoolFaults, {options_.node_id}, 1);
-  spdlog::error("node {}: idle, but {} of {} cache blocks are free ({} sequence, {} transfer)",
-                options_.node_id, counts.free, counts.capacity, counts.sequence, counts.transfer);
+  spdlog::error(
+      "node {}: idle, but of {} cache blocks {} are free, {} cached, {} sequence, {} transfer",
+      options_.node_id, counts.capacity, counts.free, counts.cached, counts.sequence,
+      counts.transfer);
 }
 
 void Desk::AddWork(absl::Time now, engine::Plan&) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/container/btree_set.h"
 #include "absl/status/status.h"
@@ -82,6 +83,8 @@ class Desk final : public engine::StepClient, public engine::AttemptSink {
   LoadFigures Figures() const;
   void Publish(absl::Time now);
   void SetGauges(const LoadFigures& figures, absl::Time now);
+  void CountPrefixes(std::string_view role, const engine::PrefixStats& now,
+                     engine::PrefixStats& counted);
   void CheckPoolWhenIdle(absl::Time now);
 
   const DeskOptions options_;
@@ -89,6 +92,8 @@ class Desk final : public engine::StepClient, public engine::AttemptSink {
   Outbox outbox_;
   absl::btree_set<engine::AttemptKey> live_;
   uint64_t transfer_bytes_ = 0;
+  engine::PrefixStats prefill_counted_;  // what the counters have
+  engine::PrefixStats decode_counted_;
   LoadFigures published_;
   absl::Time next_publish_ = absl::InfinitePast();
   absl::Time next_gauges_ = absl::InfinitePast();

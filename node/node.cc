@@ -121,8 +121,9 @@ absl::Status ComposedNode::Init() {
     return absl::InvalidArgumentError("a node prefills, decodes, or does both");
   }
   const engine::CacheLayout& layout = model_->card().cache_layout;
-  ASSIGN_OR_RETURN(pool_, engine::BlockPool::Create(layout.block_bytes(),
-                                                    static_cast<size_t>(options_.kv_pool_bytes)));
+  ASSIGN_OR_RETURN(pool_, engine::BlockPool::Create(
+                              layout.block_bytes(), static_cast<size_t>(options_.kv_pool_bytes),
+                              options_.prefix_cache ? layout.block_tokens : 0));
   RETURN_IF_ERROR(StartPump());
   MakeRoles();
   std::vector<engine::StepClient*> clients;
@@ -217,6 +218,10 @@ void ComposedNode::InitSeries() {
   for (const char* outcome : {"ok", "cancelled", "expired", "failed"}) {
     if (options_.prefills) metrics_->Add(Series::kOffersEnded, {node, outcome}, 0);
     if (options_.decodes) metrics_->Add(Series::kFetchesEnded, {node, outcome}, 0);
+  }
+  for (const Series series : {Series::kPrefixQueries, Series::kPrefixHits}) {
+    if (options_.prefills) metrics_->Add(series, {node, "prefill"}, 0);
+    if (options_.decodes) metrics_->Add(series, {node, "decode"}, 0);
   }
 }
 

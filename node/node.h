@@ -26,6 +26,7 @@ struct NodeOptions {
   bool decodes = true;
   std::string listen;  // of sessions; empty: reached by InProcessChannel only
   int64_t kv_pool_bytes = int64_t{1} << 30;
+  bool prefix_cache = true;
   int32_t max_batch = 64;
   int32_t max_attempts = 1024;
   engine::StepLoopOptions step_loop;

@@ -16,6 +16,7 @@ engine::Generation FromMessage(const engine::AttemptKey& key, const v1::Generati
   generation.sampling.top_k = message.sampling().top_k();
   generation.sampling.seed = message.sampling().seed();
   generation.sampling.choice = message.sampling().choice();
+  generation.cache_salt = message.cache_salt();
   return generation;
 }
 
@@ -84,6 +85,7 @@ v1::NodeMessage FinishedMessage(AttemptId attempt, const engine::Ending& ending)
   finished->set_reason(ToReason(ending.outcome));
   finished->set_error(ending.error);
   finished->set_output_tokens(ending.output_tokens);
+  finished->set_cached_tokens(ending.cached_tokens);
   v1::PhaseTimes* times = finished->mutable_times();
   times->set_queue_us(absl::ToInt64Microseconds(ending.times.queue));
   times->set_prefill_us(absl::ToInt64Microseconds(ending.times.prefill));

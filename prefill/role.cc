@@ -15,6 +15,9 @@ using engine::AttemptKey;
 using engine::Outcome;
 using engine::Owner;
 
+// Waiting prompts that are looked up in the prefix cache on one turn; those behind count as new.
+constexpr int kLookUps = 32;
+
 }  // namespace
 
 Role::Role(RoleOptions options, engine::BlockPool* pool, kvtransfer::Pump* pump,
@@ -60,13 +63,13 @@ absl::Status Role::Admit(const Request& request, std::unique_ptr<Attempt> attemp
     return absl::OkStatus();
   }
   const auto tokens = static_cast<int64_t>(attempt->sequence.tokens.size());
-  attempt->needed_blocks = engine::BlocksFor(tokens, options_.block_tokens);
+  attempt->num_blocks = engine::BlocksFor(tokens, options_.block_tokens);
   if (request.mode == Mode::kHandOver) {
     ASSIGN_OR_RETURN(const Ticket ticket, engine::MakeTicket(request.ticket));
     attempt->ticket = ticket;
     attempt->is_ahead = true;
     RETURN_IF_ERROR(shipper_.Offer(
-        {ticket, static_cast<uint32_t>(attempt->needed_blocks), attempt->sequence.deadline}));
+        {ticket, static_cast<uint32_t>(attempt->num_blocks), attempt->sequence.deadline}));
   }
   queue_.push_back(attempts_.Add(std::move(attempt)));
   sink_->Accepted(key);
@@ -102,16 +105,70 @@ void Role::OnOfferEnded(Ticket ticket, const absl::Status& status,
   }
 }
 
-std::vector<PromptView> Role::Views() const {
+void Role::LookUp(Attempt& attempt) {
+  const engine::PrefixMatch match = pool_->FindPrefix(attempt.sequence.reusable());
+  attempt.found_tokens = match.blocks * options_.block_tokens;
+  attempt.needed_blocks = attempt.num_blocks - match.held();
+}
+
+// What another sequence has computed meanwhile is taken in the place of blocks that are not whole
+// yet, and so not shipped: the choices of one prompt, which come together, compute it once.
+void Role::CatchUp(Attempt& attempt) {
+  engine::Sequence& sequence = attempt.sequence;
+  const int32_t found = pool_->FindPrefix(sequence.reusable()).blocks * options_.block_tokens;
+  if (found <= sequence.computed) return;
+  pool_->Keep(sequence.prefix(found), sequence.blocks);  // knows them all, and swaps
+  prefix_stats_.hit_tokens += static_cast<uint64_t>(found - sequence.computed);
+  sequence.cached_tokens += found - sequence.computed;
+  sequence.computed = found;
+}
+
+std::vector<PromptView> Role::Views() {
+  for (Attempt* attempt : queue_) {
+    if (!attempt->sequence.blocks.empty()) CatchUp(*attempt);
+    attempt->needed_blocks = attempt->sequence.blocks.empty() ? attempt->num_blocks : 0;
+    attempt->found_tokens = 0;
+  }
+  int look_ups = kLookUps;
+  for (const bool ahead : {false, true}) {  // the planner's order
+    for (Attempt* attempt : queue_) {
+      if (attempt->needed_blocks == 0 || attempt->is_ahead != ahead) continue;
+      if (look_ups-- <= 0) break;
+      LookUp(*attempt);
+    }
+  }
   std::vector<PromptView> views;
   views.reserve(queue_.size());
   for (const Attempt* attempt : queue_) {
-    const bool has_blocks = !attempt->sequence.blocks.empty();
-    views.push_back({.uncomputed_tokens = attempt->sequence.uncomputed(),
-                     .needed_blocks = has_blocks ? 0 : attempt->needed_blocks,
+    views.push_back({.uncomputed_tokens = attempt->sequence.uncomputed() - attempt->found_tokens,
+                     .needed_blocks = attempt->needed_blocks,
                      .is_ahead = attempt->is_ahead});
   }
   return views;
+}
+
+// First all that is found, and then what is new: else one's new blocks could be those that the
+// next has found.
+void Role::GiveBlocks(std::span<const size_t> admitted) {
+  for (size_t i : admitted) {
+    Attempt& attempt = *queue_[i];
+    engine::Sequence& sequence = attempt.sequence;
+    const engine::Prefix prefix = sequence.reusable();
+    const int32_t found = pool_->FindPrefix(prefix).blocks;
+    pool_->TakePrefix(prefix, found, sequence.blocks);
+    sequence.computed = found * options_.block_tokens;
+    sequence.cached_tokens = sequence.computed;
+    prefix_stats_.Count(sequence.tokens.size(), sequence.computed);
+  }
+  for (size_t i : admitted) {
+    Attempt& attempt = *queue_[i];
+    std::vector<BlockId>& blocks = attempt.sequence.blocks;
+    const size_t found = blocks.size();
+    PD_CHECK(pool_->Allocate(attempt.num_blocks - static_cast<int32_t>(found), blocks));
+    if (attempt.is_ahead) attempt.ahead_blocks = attempt.needed_blocks;
+    ahead_blocks_ += attempt.ahead_blocks;
+    if (attempt.ticket) shipper_.Ship(*attempt.ticket, blocks, found);
+  }
 }
 
 void Role::AddWork(absl::Time now, engine::Plan& plan) {
@@ -119,18 +176,13 @@ void Role::AddWork(absl::Time now, engine::Plan& plan) {
     End(*expired, Outcome::kFailed, "the attempt's deadline is over");
   }
   const std::vector<PromptView> views = Views();
-  const int32_t free_blocks = std::max(pool_->counts().free - plan.reserved_blocks, 0);
+  const int32_t free_blocks = std::max(pool_->counts().available() - plan.reserved_blocks, 0);
   const PromptPlan prompts =
       PlanPrompts({.prompts = views,
                    .free_blocks = free_blocks,
                    .budget_tokens = plan.budget_tokens,
                    .ahead_blocks = options_.max_ahead_blocks - ahead_blocks_});
-  for (size_t i : prompts.admitted) {
-    Attempt& attempt = *queue_[i];
-    PD_CHECK(pool_->Allocate(attempt.needed_blocks, attempt.sequence.blocks));
-    if (attempt.is_ahead) attempt.ahead_blocks = attempt.needed_blocks;
-    ahead_blocks_ += attempt.ahead_blocks;
-  }
+  GiveBlocks(prompts.admitted);
   for (const Chunk& chunk : prompts.chunks) {
     Attempt& attempt = *queue_[chunk.prompt];
     if (attempt.state == Attempt::State::kWaiting) {
@@ -138,8 +190,10 @@ void Role::AddWork(absl::Time now, engine::Plan& plan) {
       attempt.started = now;
       attempt.times.queue = now - attempt.sequence.arrived;
     }
-    plan.entries.push_back({this, &attempt.sequence, chunk.num_tokens});
-    plan.budget_tokens -= chunk.num_tokens;
+    // More may have been found than was looked up.
+    const int32_t num_tokens = std::min(chunk.num_tokens, attempt.sequence.uncomputed());
+    plan.entries.push_back({this, &attempt.sequence, num_tokens});
+    plan.budget_tokens -= num_tokens;
   }
 }
 
@@ -149,8 +203,10 @@ void Role::OnStep(absl::Time now, std::span<const engine::StepOutput> outputs) {
     Attempt* attempt = attempts_.Find(output.sequence->key());
     PD_CHECK(attempt != nullptr);
     prefilled_tokens_ += static_cast<uint64_t>(output.num_tokens);
+    engine::Sequence& sequence = attempt->sequence;
+    // Before it is shipped: a block may be exchanged for one that is known already.
+    pool_->Keep(sequence.prefix(sequence.computed), sequence.blocks);
     if (attempt->ticket && !output.sampled) {
-      const engine::Sequence& sequence = attempt->sequence;
       shipper_.Ship(*attempt->ticket, sequence.blocks,
                     static_cast<size_t>(sequence.computed / options_.block_tokens));
     }
@@ -180,7 +236,8 @@ void Role::HandOver(Attempt& attempt, Ticket ticket, TokenId token) {
                            .first_token = token,
                            .sampler_state = "",
                            .queue_time = attempt.times.queue,
-                           .prefill_time = attempt.times.prefill});
+                           .prefill_time = attempt.times.prefill,
+                           .cached_tokens = sequence.cached_prompt_tokens()});
   pool_->Release(sequence.blocks, Owner::kSequence);
   sequence.blocks.clear();
   attempt.state = Attempt::State::kTransferring;
@@ -201,9 +258,9 @@ void Role::End(Attempt& attempt, Outcome outcome, const std::string& error) {
   }
   pool_->Release(attempt.sequence.blocks, Owner::kSequence);
   attempt.sequence.blocks.clear();
-  sink_->Finished(
-      attempt.sequence.key(),
-      {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()), attempt.times});
+  sink_->Finished(attempt.sequence.key(),
+                  {outcome, error, static_cast<uint32_t>(attempt.sequence.output_tokens()),
+                   attempt.times, attempt.sequence.cached_prompt_tokens()});
   Forget(attempt);
 }
 
@@ -226,12 +283,14 @@ RoleStats Role::stats() const {
     } else {
       ++stats.prefilling;
     }
-    stats.queued_tokens += static_cast<uint64_t>(attempt->sequence.uncomputed());
+    stats.queued_tokens +=
+        static_cast<uint64_t>(attempt->sequence.uncomputed() - attempt->found_tokens);
   }
   stats.transferring =
       static_cast<uint32_t>(attempts_.size() - queue_.size() + shipper_.num_withdrawn());
   stats.prefilled_tokens = prefilled_tokens_;
   stats.generated_tokens = generated_tokens_;
+  stats.prefix = prefix_stats_;
   return stats;
 }
 

@@ -56,6 +56,7 @@ struct RoleStats {
   uint64_t queued_tokens = 0;
   uint64_t prefilled_tokens = 0;  // since the start
   uint64_t generated_tokens = 0;
+  engine::PrefixStats prefix;
 };
 
 class Role final : public engine::StepClient {
@@ -87,9 +88,11 @@ class Role final : public engine::StepClient {
     State state = State::kWaiting;
     engine::Sequence sequence;
     std::optional<Ticket> ticket;  // kHandOver
-    int32_t needed_blocks = 0;
-    bool is_ahead = false;     // its decode node has not asked for it yet
-    int32_t ahead_blocks = 0;  // counted in ahead_blocks_
+    int32_t num_blocks = 0;        // of all its tokens
+    int32_t needed_blocks = 0;     // of them, those to come out of the pool's available ones
+    int32_t found_tokens = 0;      // in the prefix cache when it was last looked up
+    bool is_ahead = false;         // its decode node has not asked for it yet
+    int32_t ahead_blocks = 0;      // counted in ahead_blocks_
     absl::Time started;
     absl::Time prefilled;
     engine::PhaseTimes times;
@@ -100,7 +103,10 @@ class Role final : public engine::StepClient {
   engine::Finish FinishOf(const engine::Sequence& sequence) const {
     return CheckFinish(sequence, {options_.end_tokens, options_.limits.max_context_tokens});
   }
-  std::vector<PromptView> Views() const;
+  std::vector<PromptView> Views();
+  void LookUp(Attempt& attempt);
+  void CatchUp(Attempt& attempt);
+  void GiveBlocks(std::span<const size_t> admitted);
   void OnFirstToken(Attempt& attempt, TokenId token, absl::Time now);
   void HandOver(Attempt& attempt, Ticket ticket, TokenId token);
   void MoveToDecode(Attempt& attempt);
@@ -117,6 +123,7 @@ class Role final : public engine::StepClient {
   int32_t ahead_blocks_ = 0;     // held by those that are ahead
   uint64_t prefilled_tokens_ = 0;
   uint64_t generated_tokens_ = 0;
+  engine::PrefixStats prefix_stats_;
 };
 
 }  // namespace pdserve::prefill

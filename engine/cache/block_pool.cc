@@ -139,12 +139,6 @@ void BlockPool::LetGo(BlockId block) {
   }
 }
 
-int32_t BlockPool::CountSole(std::span<const BlockId> blocks) const {
-  return static_cast<int32_t>(std::count_if(blocks.begin(), blocks.end(), [&](BlockId block) {
-    return holders_[block.value].sequences == 1 && holders_[block.value].transfers == 0;
-  }));
-}
-
 PrefixMatch BlockPool::FindPrefix(const Prefix& prefix) const {
   PrefixMatch match;
   if (prefixes_ == nullptr) return match;
@@ -165,8 +159,6 @@ void BlockPool::TakePrefix(const Prefix& prefix, int32_t count, std::vector<Bloc
   PD_CHECK(found.size() == taken);
   for (BlockId block : found) HoldForSequence(block);
   out.insert(out.end(), found.begin(), found.end());
-  prefix_stats_.query_tokens += prefix.tokens.size();
-  prefix_stats_.hit_tokens += hit_tokens;
 }
 
 void BlockPool::Keep(const Prefix& prefix, std::span<BlockId> blocks) {

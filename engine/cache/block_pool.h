@@ -40,11 +40,10 @@ struct PoolCounts {
 struct PrefixMatch {
   int32_t blocks = 0;  // whole blocks from the start
   int32_t cached = 0;  // of them, those that nobody holds: to take them leaves less to allocate
-};
 
-struct PrefixStats {  // since the start
-  uint64_t query_tokens = 0;
-  uint64_t hit_tokens = 0;
+  /// Blocks that need not come out of the available ones. Others' allocations evict cached blocks
+  /// only, so this stays until somebody lets a block go.
+  int32_t held() const { return blocks - cached; }
 };
 
 class BlockPool {
@@ -72,19 +71,20 @@ class BlockPool {
   void Hold(std::span<const BlockId> blocks, Owner owner);
   void Release(std::span<const BlockId> blocks, Owner owner);
   PoolCounts counts() const { return counts_; }
-  /// Of `blocks`, which a sequence holds: those that would be available if it let go.
-  int32_t CountSole(std::span<const BlockId> blocks) const;
+  /// True: no transfer holds the block, and no more than so many sequences.
+  bool IsHeldOnlyBy(uint32_t sequences, BlockId block) const {
+    const Holders& holders = holders_[block.value];
+    return holders.sequences <= sequences && holders.transfers == 0;
+  }
 
   PrefixMatch FindPrefix(const Prefix& prefix) const;
   /// Appends the first `count` blocks that FindPrefix counted, held for a sequence. They are
-  /// shared: nobody may write to them. Counts as a query for all of `prefix.tokens`, of which these
-  /// are hit.
+  /// shared: nobody may write to them.
   void TakePrefix(const Prefix& prefix, int32_t count, std::vector<BlockId>& out);
   /// Makes the whole blocks of `prefix.tokens` findable: `blocks` are theirs from the start, held
   /// by a sequence that took them or has computed them, and that writes to them no more. Where the
   /// tokens were known already, the known block takes the place of the sequence's own.
   void Keep(const Prefix& prefix, std::span<BlockId> blocks);
-  PrefixStats prefix_stats() const { return prefix_stats_; }
 
   /// True when counts, free runs and prefix cache agree with the state of every block; O(capacity).
   bool CheckIntegrity() const;
@@ -111,7 +111,6 @@ class BlockPool {
   std::vector<Holders> holders_;  // [capacity]
   PoolCounts counts_;
   std::unique_ptr<PrefixCache> prefixes_;  // nullptr: off
-  PrefixStats prefix_stats_;
   // Free runs, maximal: no two touch. The same runs twice: first > length, and (length, first).
   std::map<int32_t, int32_t> runs_;
   std::set<std::pair<int32_t, int32_t>> runs_by_length_;

@@ -31,6 +31,16 @@ struct Prefix {
   std::span<const TokenId> tokens;
 };
 
+struct PrefixStats {  // since the start
+  uint64_t query_tokens = 0;
+  uint64_t hit_tokens = 0;
+
+  void Count(size_t query, int32_t hit) {
+    query_tokens += query;
+    hit_tokens += static_cast<uint64_t>(hit);
+  }
+};
+
 class PrefixCache {
  public:
   PrefixCache(int32_t capacity_blocks, int32_t block_tokens);

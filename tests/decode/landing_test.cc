@@ -17,7 +17,7 @@ class LandingTest : public ::testing::Test {
  protected:
   LandingTest() { EXPECT_TRUE(rig_.pool->Allocate(2, blocks_)); }
   absl::Status Fetch() {
-    return strip_.Fetch({TicketOf(1), "p", Incarnation{1}, absl::InfiniteFuture()}, blocks_);
+    return strip_.Fetch({TicketOf(1), "p", Incarnation{1}, absl::InfiniteFuture()}, blocks_, 0);
   }
 
   pdserve::testing::FakeClock clock_;

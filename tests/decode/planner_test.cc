@@ -121,6 +121,28 @@ TEST(DecodePlannerTest, OneLandingAloneMayExceedTheShare) {
   EXPECT_EQ(PlanDecode(state).num_landings, 1u);
 }
 
+TEST(DecodePlannerTest, WhatIsSharedIsNotSetFree) {
+  const std::vector<RunningView> running = {{33, 32, 1, 0}, {90, 89, 3, 0, 0}, {90, 89, 3, 0, 3}};
+  EXPECT_EQ(PlanDecode(State(running, {}, 0)).preempted, (std::vector<size_t>{2, 1}));
+}
+
+TEST(DecodePlannerTest, WhoComesBackNeedsNoRoomForWhatOthersHold) {
+  const std::vector<RunningView> running = {{20, 19, 1, 0}, {300, 288, 0, 0, 9}};
+  const DecodePlan plan = PlanDecode(State(running, {}, 2));
+  const auto rows = Rows(plan);
+  EXPECT_EQ(rows.at(1).new_blocks, 1);
+  EXPECT_EQ(rows.at(1).num_tokens, 12);
+}
+
+TEST(DecodePlannerTest, NobodyComesBackInAStepThatTakesBlocksAway) {
+  const std::vector<RunningView> running = {
+      {33, 32, 1, 0}, {300, 288, 0, 0, 9}, {300, 299, 10, 0, 0}};
+  const DecodePlan plan = PlanDecode(State(running, {}, 0));
+  EXPECT_EQ(plan.preempted, std::vector<size_t>{2});
+  EXPECT_EQ(plan.rows.size(), 1u);
+  EXPECT_GE(plan.reserved_blocks, 1);
+}
+
 TEST(DecodePlannerTest, NoBudgetNoRows) {
   const std::vector<RunningView> running = {{20, 19, 1, 0}, {300, 0, 0, 0}};
   DecodeState state = State(running, {}, 100);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "tests/testing/fake_clock.h"
@@ -17,6 +18,7 @@ using kvtransfer::CommitRecord;
 using pdserve::testing::DecodeOf;
 using pdserve::testing::FakeModel;
 using pdserve::testing::MakeGeneration;
+using pdserve::testing::MakeGenerationLike;
 using pdserve::testing::TicketOf;
 
 class DecodeRoleTest : public ::testing::Test {
@@ -256,6 +258,58 @@ TEST_F(DecodeRoleTest, APumpThatRefusesFailsTheAttempt) {
   rig_.Turn();
   EXPECT_EQ(OutcomeOf(1), Outcome::kFailed);
   EXPECT_TRUE(rig_.AllFree());
+}
+
+// ---- the prefix cache
+
+TEST_F(DecodeRoleTest, OnlyWhatIsMissingIsAskedFor) {
+  Begin(MakeGeneration(1, 100, 3));
+  rig_.Turn();
+  End(1, Commit(100, 7));
+  Begin(MakeGenerationLike(1, 100, MakeGeneration(2, 150, 3)));
+  rig_.Turn();
+  EXPECT_EQ(rig_.pool->counts().transfer, 0);  // what lands is the sequence's too
+  rig_.decode.Cancel(MakeGeneration(2, 1, 1).key);
+  EXPECT_EQ(rig_.pool->counts().transfer, 2);
+}
+
+TEST_F(DecodeRoleTest, ALandingThatFailsLeavesNothingToFind) {
+  Begin(MakeGeneration(1, 100, 3));
+  rig_.Turn();
+  End(1, Commit(99, 7));
+  EXPECT_EQ(OutcomeOf(1), Outcome::kFailed);
+  EXPECT_EQ(rig_.pool->counts().free, rig_.pool->capacity());
+}
+
+TEST_F(DecodeRoleTest, MoreCachedTokensThanThePromptHasAreNotBelieved) {
+  Begin(MakeGeneration(1, 40, 2));
+  rig_.Turn();
+  CommitRecord commit = Commit(40, 7);
+  commit.cached_tokens = 4'000'000'000;
+  End(1, commit);
+  rig_.Turn();
+  EXPECT_EQ(OutcomeOf(1), Outcome::kLength);
+  EXPECT_EQ(rig_.sink[1].ending->cached_tokens, 40u);
+}
+
+TEST_F(DecodeRoleTest, WhoLostItsBlocksFindsThemAgain) {
+  std::map<bool, int64_t> rows;  // by whether there is a prefix cache
+  for (const bool cache : {false, true}) {
+    pdserve::testing::FakeFabric fabric;
+    pdserve::testing::Rig rig({.pool_blocks = 11, .prefix_cache = cache}, &fabric, &clock_);
+    for (const uint32_t id : {1, 2}) {  // eight and seven blocks in the end
+      const uint32_t prompt = id == 1 ? 90 : 150;
+      rig.decode.Begin(DecodeOf(MakeGeneration(id, prompt, id == 1 ? 150 : 60)), clock_.Now());
+      rig.Turn();
+      rig.OnFetchEnded(TicketOf(id), Commit(prompt, 7), {});
+    }
+    rig.model.on_forward = [&](const engine::Batch& batch) { rows[cache] += batch.num_rows(); };
+    for (int i = 0; i < 1000 && rig.Turn(); ++i) clock_.Advance(absl::Milliseconds(1));
+    for (const uint64_t id : {1, 2}) EXPECT_EQ(rig.sink[id].ending->outcome, Outcome::kLength);
+    EXPECT_GT(rig.decode.stats().preemptions, 0u);
+    EXPECT_TRUE(rig.AllFree());
+  }
+  EXPECT_LE(rows[true], rows[false] - 64) << rows[false];
 }
 
 TEST_F(DecodeRoleTest, ADeadlineEndsARunningOne) {

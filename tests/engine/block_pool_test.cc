@@ -160,9 +160,12 @@ TEST_F(CachingPoolTest, WhatTwoHaveComputedIsKeptOnce) {
   const auto second = Computed(tokens);
   EXPECT_EQ(Values(first), Values(second));
   EXPECT_EQ(pool_->counts(), (PoolCounts{6, 4, 2, 0, 0}));
-  EXPECT_EQ(pool_->CountSole(first), 0);
+  EXPECT_FALSE(pool_->IsHeldOnlyBy(1, first[0]));
+  EXPECT_TRUE(pool_->IsHeldOnlyBy(2, first[0]));
   pool_->Release(first, Owner::kSequence);
-  EXPECT_EQ(pool_->CountSole(first), 2);
+  EXPECT_TRUE(pool_->IsHeldOnlyBy(1, first[0]));
+  pool_->Hold(first, Owner::kTransfer);
+  EXPECT_FALSE(pool_->IsHeldOnlyBy(1, first[0]));
 }
 
 TEST_F(CachingPoolTest, TheLastPartOfABlockIsNotKept) {
@@ -173,15 +176,6 @@ TEST_F(CachingPoolTest, TheLastPartOfABlockIsNotKept) {
   EXPECT_EQ(pool_->FindPrefix({"", tokens}).blocks, 1);
   pool_->Release(blocks, Owner::kSequence);
   EXPECT_EQ(pool_->counts(), (PoolCounts{6, 5, 0, 0, 1}));
-}
-
-TEST_F(CachingPoolTest, QueriesAndHitsAreCountedInTokens) {
-  const auto tokens = SomeTokens(1, 5);
-  pool_->Release(Computed(SomeTokens(1, 4)), Owner::kSequence);
-  std::vector<BlockId> taken;
-  pool_->TakePrefix({"", tokens}, 2, taken);
-  EXPECT_EQ(pool_->prefix_stats().query_tokens, 5u);
-  EXPECT_EQ(pool_->prefix_stats().hit_tokens, 4u);
 }
 
 TEST(BlockPoolTest, WithoutAPrefixCacheNothingIsFoundAndNothingStays) {

@@ -25,9 +25,19 @@ class Simulation {
         from_(num_blocks_, random_() % 2 == 0, kSmallBlock),
         to_(num_blocks_, random_() % 2 == 0, kSmallBlock),
         sender_({TicketOf(1), num_blocks_, now_ + absl::Seconds(60)}, kLimits),
-        receiver_({TicketOf(1), "peer", {}, to_.spans(), now_ + absl::Seconds(50)}, kLimits),
+        first_block_(random_() % 3 == 0 ? random_() % (num_blocks_ + 1) : 0),
+        receiver_({TicketOf(1),
+                   "peer",
+                   {},
+                   {to_.spans().begin() + first_block_, to_.spans().end()},
+                   now_ + absl::Seconds(50),
+                   first_block_},
+                  kLimits),
         trouble_(random_() % 3 == 0 ? 0 : 1 + random_() % 30) {
     from_.Fill(seed);
+    for (uint32_t i = 0; i < first_block_; ++i) {
+      std::memcpy(to_.spans()[i].data(), from_.spans()[i].data(), kSmallBlock);
+    }
   }
 
   void Run() {
@@ -196,6 +206,7 @@ class Simulation {
   uint32_t num_blocks_;
   Blocks from_, to_;
   Sender sender_;
+  uint32_t first_block_;  // what is before it is there already
   Receiver receiver_;
   uint64_t trouble_;  // per thousand
   uint32_t extended_ = 0;

@@ -107,6 +107,32 @@ TEST_F(ReceiverTest, AdjacentDestinationsBecomeOnePart) {
   EXPECT_EQ(std::get<AcceptPiece>(Apply(Piece(0, 0, 3))[0]).parts.size(), 1u);
 }
 
+TEST_F(ReceiverTest, WhatIsHereAlreadyIsNotAskedForAndHasNoDestination) {
+  FetchSpec spec = Spec();
+  spec.first_block = 2;
+  spec.destinations = {to.spans()[2], to.spans()[3]};
+  receiver = Receiver(spec, kLimits);
+  EXPECT_EQ(Sent(Apply(LinkReady{5})).fetch().first_token_needed(), 2u * kBlockTokens);
+  Land(Piece(0, 2, 2));
+  EXPECT_TRUE(Ended(Apply(Commit(1)), absl::StatusCode::kOk));
+  EXPECT_EQ(std::memcmp(to.spans()[2].data(), from.spans()[2].data(), kBlockBytes), 0);
+
+  receiver = Receiver(spec, kLimits);
+  Apply(LinkReady{5});
+  EXPECT_TRUE(Ended(Apply(Piece(0, 1, 2)), absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(ReceiverTest, ACommitIsEnoughWhereAllBlocksAreHere) {
+  FetchSpec spec = Spec();
+  spec.first_block = 4;
+  spec.destinations.clear();
+  receiver = Receiver(spec, kLimits);
+  Apply(LinkReady{5});
+  const Actions actions = Apply(Commit(0));
+  EXPECT_EQ(Sent(actions).acknowledge().fetch(), 5u);
+  EXPECT_TRUE(Ended(actions, absl::StatusCode::kOk));
+}
+
 TEST_F(ReceiverTest, ADamagedPieceIsAskedForOnceMoreAndThenFailsIt) {
   EXPECT_EQ(Sent(Land(Piece(0, 0, 3), true)).resend().sequence(), 0u);
   const Actions actions = Land(Piece(0, 0, 3), true);

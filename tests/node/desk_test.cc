@@ -172,7 +172,7 @@ TEST(DeskTest, ManyThreadsOfRequestsAndCancelsEndWithEveryBlockFree) {
   p.loop->Stop();
   d.loop->Stop();
   for (DeskNode* node : {&p, &d}) {
-    EXPECT_EQ(node->pool->counts().free, node->pool->capacity());
+    EXPECT_EQ(node->pool->counts().available(), node->pool->capacity());
     EXPECT_TRUE(node->pool->CheckIntegrity());
     EXPECT_EQ(node->model.corruptions(), 0);
     EXPECT_EQ(node->port.refused(), 0u);

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/fake_clock.h"
@@ -160,7 +161,9 @@ TEST_F(HandOverTest, TwoNodesOfBothRolesDoNotWaitForEachOther) {
     std::vector<Generation> generations;
     for (uint64_t i = 1; i <= 40; ++i) {
       const auto length = 1 + random() % 150;
-      generations.push_back(MakeGeneration(i, length, static_cast<uint32_t>(170 - length)));
+      const auto output = static_cast<uint32_t>(170 - length);
+      generations.push_back(
+          MakeGenerationLike(random() % 3, random() % 100, MakeGeneration(i, length, output)));
     }
     const auto begin = [&](bool prefills, auto mine) {
       std::vector<Generation> shuffled = generations;
@@ -184,6 +187,115 @@ TEST_F(HandOverTest, TwoNodesOfBothRolesDoNotWaitForEachOther) {
       EXPECT_EQ((id % 2 == 0 ? *d_ : *p_).sink[id].tokens, FakeModel::Continue(generation));
     }
   }
+}
+
+// ---- the prefix cache
+
+TEST_F(HandOverTest, APromptThatComesAgainIsNeitherComputedNorSentAgain) {
+  Pair({});
+  const Generation first = MakeGeneration(1, 100, 20);
+  const Generation again = MakeGenerationLike(1, 100, MakeGeneration(2, 100, 30));
+  Begin(first);
+  TurnUntilQuiet();
+  EXPECT_EQ(d_->sink[1].ending->cached_tokens, 0u);
+  const uint64_t computed = p_->prefill.stats().prefilled_tokens;
+  const uint64_t copied = fabric_.num_copied_blocks();
+  Begin(again);
+  TurnUntilQuiet();
+  ExpectWhole(again);
+  EXPECT_EQ(p_->prefill.stats().prefilled_tokens - computed, 4u);
+  EXPECT_EQ(fabric_.num_copied_blocks() - copied, 1u);
+  EXPECT_EQ(p_->sink[2].ending->cached_tokens, 96u);
+  EXPECT_EQ(d_->sink[2].ending->cached_tokens, 96u);  // what the other node has found
+  EXPECT_EQ(p_->model.corruptions() + d_->model.corruptions(), 0);
+  EXPECT_EQ(p_->prefill.stats().prefix.query_tokens, 200u);
+  EXPECT_EQ(p_->prefill.stats().prefix.hit_tokens, 96u);
+  EXPECT_EQ(d_->decode.stats().prefix.hit_tokens, 96u);
+}
+
+TEST_F(HandOverTest, TheLastTokenIsComputedThoughAllBlocksAreThere) {
+  Pair({});
+  Begin(MakeGeneration(1, 96, 20));
+  TurnUntilQuiet();
+  const uint64_t copied = fabric_.num_copied_blocks();
+  const Generation again = MakeGenerationLike(1, 96, MakeGeneration(2, 96, 30));
+  Begin(again);
+  TurnUntilQuiet();
+  ExpectWhole(again);
+  EXPECT_EQ(d_->sink[2].ending->cached_tokens, 64u);
+  EXPECT_EQ(fabric_.num_copied_blocks(), copied);  // there it needs no logits: nothing is missing
+}
+
+TEST_F(HandOverTest, WhatBeginsAlikeSharesItsWholeBlocks) {
+  Pair({});
+  Begin(MakeGeneration(1, 100, 20));
+  TurnUntilQuiet();
+  const Generation other = MakeGenerationLike(1, 70, MakeGeneration(2, 150, 30));
+  Begin(other);
+  TurnUntilQuiet();
+  ExpectWhole(other);
+  EXPECT_EQ(d_->sink[2].ending->cached_tokens, 64u);
+}
+
+TEST_F(HandOverTest, AChatsNextTurnIsSentWithoutTheBlocksThatWereDecoded) {
+  Pair({});
+  const Generation first = MakeGeneration(1, 60, 100);
+  Begin(first);
+  TurnUntilQuiet();
+  Generation next = MakeGeneration(2, 10, 20);
+  const auto answer = FakeModel::Continue(first);
+  next.prompt.insert(next.prompt.begin(), answer.begin(), answer.end());
+  next.prompt.insert(next.prompt.begin(), first.prompt.begin(), first.prompt.end());
+  const uint64_t copied = fabric_.num_copied_blocks();
+  Begin(next);
+  TurnUntilQuiet();
+  ExpectWhole(next);
+  EXPECT_EQ(fabric_.num_copied_blocks() - copied, 2u);  // of six: 159 tokens were computed there
+  EXPECT_EQ(d_->sink[2].ending->cached_tokens, 32u);    // and one block where it was prefilled
+  EXPECT_EQ(d_->model.corruptions(), 0);
+}
+
+TEST_F(HandOverTest, WhatDidNotLandWholeIsNotFound) {
+  const Generation generation = MakeGeneration(1, 100, 12);
+  std::vector<TokenId> tokens;
+  for (uint32_t id : generation.prompt) tokens.push_back(TokenId{id});
+  bool has_landed = false;
+  for (int turns = 0; turns < 30 && !has_landed; ++turns) {
+    Pair({.max_step_tokens = 16});
+    Begin(generation);
+    for (int i = 0; i < turns; ++i) Turn();
+    has_landed = !d_->sink[1].tokens.empty();
+    Cancel(generation);
+    Turn();
+    EXPECT_TRUE(Quiet()) << turns;
+    EXPECT_EQ(d_->pool->FindPrefix({"", tokens}).blocks, has_landed ? 3 : 0) << turns;
+    EXPECT_EQ(d_->pool->counts().cached, has_landed ? 3 : 0) << turns;
+  }
+  EXPECT_TRUE(has_landed);
+}
+
+TEST_F(HandOverTest, TenantsShareNothing) {
+  Pair({});
+  Begin(MakeGeneration(1, 100, 20));
+  TurnUntilQuiet();
+  Generation other = MakeGenerationLike(1, 100, MakeGeneration(2, 100, 20));
+  other.cache_salt = "tenant";
+  Begin(other);
+  TurnUntilQuiet();
+  ExpectWhole(other);
+  EXPECT_EQ(d_->sink[2].ending->cached_tokens, 0u);
+  EXPECT_EQ(d_->decode.stats().prefix.hit_tokens, 0u);
+}
+
+TEST_F(HandOverTest, WithoutThePrefixCacheEveryBlockIsFreeAgain) {
+  Pair({.prefix_cache = false});
+  for (uint64_t id : {1, 2}) {
+    Begin(MakeGenerationLike(1, 100, MakeGeneration(id, 100, 20)));
+    TurnUntilQuiet();
+    EXPECT_EQ(d_->sink[id].ending->cached_tokens, 0u);
+  }
+  EXPECT_EQ(p_->pool->counts().free, p_->pool->capacity());
+  EXPECT_EQ(d_->pool->counts().free, d_->pool->capacity());
 }
 
 /// A random life: begins, cancels, lost peers, deadlines, in small pools.
@@ -262,6 +374,8 @@ class RandomLife {
   void Begin() {
     const uint64_t id = ++last_;
     Generation generation = MakeGeneration(id, 1 + random_() % 150, 1 + random_() % 60);
+    generation = MakeGenerationLike(random_() % 4, random_() % 160, std::move(generation));
+    if (random_() % 8 == 0) generation.cache_salt = "tenant";
     generation.ignore_eos = random_() % 2 == 0;
     generation.sampling.temperature = random_() % 2 == 0 ? 0.0f : 0.9f;
     if (random_() % 10 == 0) generation.deadline = absl::Milliseconds(1 + random_() % 50);

@@ -81,8 +81,9 @@ class NodeTest : public ::testing::Test {
 
   static bool AllFree(const SessionAnswers& answers) {
     const v1::Load& load = answers.load;
-    return load.free_blocks() == load.capacity_blocks() && load.waiting() == 0 &&
-           load.prefilling() == 0 && load.transferring() == 0 && load.decoding() == 0;
+    return load.free_blocks() + load.cached_blocks() == load.capacity_blocks() &&
+           load.waiting() == 0 && load.prefilling() == 0 && load.transferring() == 0 &&
+           load.decoding() == 0;
   }
   static void ExpectQuiet(RouterEnd& end) {
     EXPECT_TRUE(end.Wait(AllFree)) << end.answers().load.ShortDebugString();

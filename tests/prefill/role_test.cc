@@ -16,6 +16,7 @@ using engine::Generation;
 using engine::Outcome;
 using pdserve::testing::FakeModel;
 using pdserve::testing::MakeGeneration;
+using pdserve::testing::MakeGenerationLike;
 using pdserve::testing::PrefillOf;
 using pdserve::testing::TicketOf;
 
@@ -223,6 +224,78 @@ TEST_F(PrefillRoleTest, WholeModeGoesOnInTheDecodeRole) {
   EXPECT_TRUE(rig_.sink[1].faults.empty());
   EXPECT_GT(rig_.sink[1].ending->times.prefill, absl::ZeroDuration() - absl::Nanoseconds(1));
   EXPECT_TRUE(rig_.AllFree());
+}
+
+// ---- the prefix cache
+
+TEST_F(PrefillRoleTest, TheChoicesOfOnePromptComputeItOnce) {
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Generation choice = MakeGenerationLike(1, 150, MakeGeneration(id, 150, 9));
+    Begin(choice, Mode::kWhole);
+  }
+  TurnUntilIdle();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const Generation choice = MakeGenerationLike(1, 150, MakeGeneration(id, 150, 9));
+    EXPECT_EQ(rig_.sink[id].tokens, FakeModel::Continue(choice)) << id;
+  }
+  EXPECT_LT(rig_.prefill.stats().prefilled_tokens, 300u);
+  EXPECT_EQ(rig_.model.corruptions(), 0);
+  EXPECT_TRUE(rig_.AllFree());
+  EXPECT_EQ(rig_.pool->counts().cached, 4);
+}
+
+TEST_F(PrefillRoleTest, CachedBlocksMakeRoomForANewPrompt) {
+  for (uint64_t id = 1; id <= 4; ++id) {
+    Begin(MakeGeneration(id, 128, 1));
+    TurnUntilIdle();
+    fabric_.Run();
+  }
+  EXPECT_EQ(rig_.pool->counts().free, 0);
+  EXPECT_EQ(rig_.pool->counts().cached, 16);
+  Begin(MakeGeneration(5, 500, 1));  // all sixteen blocks
+  TurnUntilIdle();
+  EXPECT_EQ(OutcomeOf(5), Outcome::kLength);
+}
+
+TEST_F(PrefillRoleTest, WhatIsHeldAlreadyNeedsNoRoom) {
+  Begin(MakeGeneration(1, 300, 20));  // ten blocks of sixteen
+  TurnUntilIdle();
+  ASSERT_EQ(rig_.pool->counts().transfer, 10);  // its decode node has not come yet
+  Begin(MakeGenerationLike(1, 300, MakeGeneration(2, 300, 20)));
+  TurnUntilIdle();
+  EXPECT_EQ(rig_.sink[2].tokens.size(), 1u);
+  EXPECT_EQ(rig_.pool->counts().transfer, 11);
+}
+
+TEST_F(PrefillRoleTest, AReusedPrefixIsShippedAtOnce) {
+  Begin(MakeGeneration(1, 100, 1));
+  TurnUntilIdle();
+  Begin(MakeGenerationLike(1, 100, MakeGeneration(2, 400, 20)));
+  rig_.Turn();
+  rig_.prefill.Cancel(MakeGeneration(2, 1, 1).key);
+  EXPECT_EQ(rig_.pool->counts().transfer, 5);  // three found, two computed
+}
+
+TEST_F(PrefillRoleTest, AWaitingPromptsQueueIsWhatIsLeftToCompute) {
+  Begin(MakeGeneration(1, 500, 20));  // needs the whole pool
+  Begin(MakeGenerationLike(1, 400, MakeGeneration(2, 480, 20)));
+  for (int i = 0; i < 4; ++i) rig_.Turn();
+  EXPECT_EQ(rig_.prefill.stats().waiting, 1u);
+  // Of 256 computed tokens the second was looked up when there were 192.
+  EXPECT_EQ(rig_.prefill.stats().queued_tokens, 500u - 256u + 480u - 192u);
+}
+
+TEST_F(PrefillRoleTest, ACancelledPromptLeavesItsWholeBlocksAndNoMore) {
+  const Generation generation = MakeGeneration(1, 200, 20);
+  Begin(generation);
+  rig_.Turn();  // 64 tokens
+  Begin(MakeGeneration(2, 20, 20));
+  rig_.Turn();  // the short one, and 44 of the first
+  rig_.prefill.Cancel(generation.key);
+  fabric_.Run();
+  std::vector<TokenId> tokens;
+  for (uint32_t id : generation.prompt) tokens.push_back(TokenId{id});
+  EXPECT_EQ(rig_.pool->FindPrefix({"", tokens}).blocks, 3);
 }
 
 TEST_F(PrefillRoleTest, ANodeWithoutADecodeRoleRefusesWholeMode) {

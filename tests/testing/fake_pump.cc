@@ -11,12 +11,13 @@ namespace pdserve::testing {
 using kvtransfer::TransferStats;
 
 void FakeFabric::Move(Offer& offer, Fetch& fetch) {
-  if (fetch.destinations.size() != offer.num_blocks) {
+  if (fetch.first_block + fetch.destinations.size() != offer.num_blocks) {
     fetch.end = absl::FailedPreconditionError("the number of blocks differs");
   }
   while (!offer.end && !fetch.end && fetch.copied < offer.blocks.size()) {
     const auto from = offer.blocks[fetch.copied];
-    const auto to = fetch.destinations[fetch.copied++];
+    const auto to = fetch.destinations[fetch.copied++ - fetch.first_block];
+    ++num_copied_blocks_;
     std::copy(from.begin(), from.end(), to.begin());
     if (corrupt_) to[0] ^= std::byte{1};
   }
@@ -124,7 +125,8 @@ absl::Status FakePump::Fetch(kvtransfer::FetchSpec spec) {
   if (!refusal_.ok()) return std::exchange(refusal_, absl::OkStatus());
   MutexLock lock(&fabric_->mutex_);
   PD_CHECK(!fabric_->fetches_.contains(spec.ticket));
-  fabric_->fetches_[spec.ticket] = {this, std::move(spec.destinations), 0, {}, {}};
+  fabric_->fetches_[spec.ticket] = {
+      this, std::move(spec.destinations), spec.first_block, spec.first_block, {}, {}};
   return absl::OkStatus();
 }
 

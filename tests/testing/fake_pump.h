@@ -32,6 +32,10 @@ class FakeFabric {
     corrupt_ = true;
   }
 
+  uint64_t num_copied_blocks() const {
+    MutexLock lock(&mutex_);
+    return num_copied_blocks_;
+  }
   size_t num_offers() const {
     MutexLock lock(&mutex_);
     return offers_.size();
@@ -54,7 +58,8 @@ class FakeFabric {
   struct Fetch {
     FakePump* pump = nullptr;
     std::vector<std::span<std::byte>> destinations;
-    size_t copied = 0;
+    size_t first_block = 0;
+    size_t copied = 0;  // what is before the first block included
     std::optional<kvtransfer::CommitRecord> commit;
     std::optional<absl::Status> end;
   };
@@ -65,6 +70,7 @@ class FakeFabric {
   std::map<Ticket, Fetch> fetches_ ABSL_GUARDED_BY(mutex_);
   std::set<Ticket> used_ ABSL_GUARDED_BY(mutex_);  // of offers that have ended
   bool corrupt_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t num_copied_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class FakePump final : public kvtransfer::Pump {

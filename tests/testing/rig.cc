@@ -1,5 +1,6 @@
 #include "tests/testing/rig.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -9,9 +10,11 @@
 namespace pdserve::testing {
 namespace {
 
-std::unique_ptr<engine::BlockPool> MakePool(const engine::Model& model, int32_t blocks) {
-  const size_t bytes = model.card().cache_layout.block_bytes();
-  auto pool = engine::BlockPool::Create(bytes, bytes * static_cast<size_t>(blocks));
+std::unique_ptr<engine::BlockPool> MakePool(const engine::Model& model, const RigOptions& options) {
+  const engine::CacheLayout& layout = model.card().cache_layout;
+  const size_t bytes = layout.block_bytes();
+  auto pool = engine::BlockPool::Create(bytes, bytes * static_cast<size_t>(options.pool_blocks),
+                                        options.prefix_cache ? layout.block_tokens : 0);
   PD_CHECK(pool.ok());
   return *std::move(pool);
 }
@@ -52,7 +55,7 @@ void RecordingSink::Finished(const engine::AttemptKey& key, const engine::Ending
 
 Rig::Rig(const RigOptions& options, FakeFabric* fabric, const Clock* rig_clock)
     : model(options.max_context_tokens),
-      pool(MakePool(model, options.pool_blocks)),
+      pool(MakePool(model, options)),
       pump(fabric, options.address),
       clock(rig_clock),
       decode({Limits(options), model.card().end_tokens, 32, options.max_batch,
@@ -81,8 +84,8 @@ void Rig::OnFetchEnded(Ticket ticket, absl::StatusOr<kvtransfer::CommitRecord> c
 }
 
 bool Rig::AllFree() const {
-  return pool->CheckIntegrity() && pool->counts().free == pool->capacity() && decode.load() == 0 &&
-         prefill.load() == 0;
+  return pool->CheckIntegrity() && pool->counts().available() == pool->capacity() &&
+         decode.load() == 0 && prefill.load() == 0;
 }
 
 std::string TicketBytes(uint64_t number) {
@@ -105,6 +108,13 @@ engine::Generation MakeGeneration(uint64_t attempt, size_t length, uint32_t max_
   generation.sampling.temperature = 0.0f;
   generation.sampling.seed = attempt;
   generation.deadline = absl::Minutes(10);
+  return generation;
+}
+
+engine::Generation MakeGenerationLike(uint64_t like, size_t common, engine::Generation generation) {
+  const size_t length = std::min(common, generation.prompt.size());
+  const engine::Generation other = MakeGeneration(like, length, 1);
+  std::copy(other.prompt.begin(), other.prompt.end(), generation.prompt.begin());
   return generation;
 }
 

@@ -57,6 +57,7 @@ struct RigOptions {
   int32_t max_batch = 8;
   int32_t max_ahead_blocks = std::numeric_limits<int32_t>::max();
   int32_t max_landing_blocks = std::numeric_limits<int32_t>::max();
+  bool prefix_cache = true;
 };
 
 class Rig final : public kvtransfer::PumpEvents {
@@ -70,6 +71,7 @@ class Rig final : public kvtransfer::PumpEvents {
                     const kvtransfer::TransferStats& stats) override;
 
   bool Turn() { return loop.TurnOnce(); }
+  /// Nothing is held: each block is free or cached.
   bool AllFree() const;
 
   FakeModel model;
@@ -88,6 +90,8 @@ Ticket TicketOf(uint64_t number);
 
 /// `length` tokens, a function of `number`; none of them is the end token.
 engine::Generation MakeGeneration(uint64_t attempt, size_t length, uint32_t max_tokens);
+/// The same with the first `common` tokens of the generation numbered `like`.
+engine::Generation MakeGenerationLike(uint64_t like, size_t common, engine::Generation generation);
 prefill::Request PrefillOf(const engine::Generation& generation, prefill::Mode mode);
 decode::Request DecodeOf(const engine::Generation& generation);
 
