@@ -98,8 +98,7 @@ double MeasureReadRate(Team& team) {
   double best = 0;
   for (int round = 0; round < 5; ++round) {
     const double start = Seconds();
-    team.Run([&](int32_t thread) {
-      const Share share = ShareOf(kBytes / 64, thread, team.threads());
+    team.Run(kBytes / 64, 1 << 16, [&](int32_t thread, Share share) {
       uint64_t lanes[8] = {};
       for (int64_t line = share.first; line < share.last; ++line) {
         for (int lane = 0; lane < 8; ++lane) lanes[lane] += words[line * 8 + lane];

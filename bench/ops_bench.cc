@@ -69,15 +69,21 @@ void Multiply(benchmark::State& state, const Ops* ops, Packing packing, Shape sh
   std::normal_distribution<float> normal;
   std::vector<float> values(size_t(rows) * shape.cols);
   for (float& value : values) value = normal(random);
-  std::vector<int8_t> q(values.size());
-  std::vector<int8_t> rest(values.size());
-  std::vector<uint8_t> fine(values.size() / kBlockCols);
-  std::vector<float> scale(values.size() / kBlockCols);
-  std::vector<float> sum(scale.size());
-  ops->quantise(values.data(), static_cast<int32_t>(values.size()), 0,
-                {q.data(), rest.data(), fine.data(), scale.data(), sum.data()});
-  const Activations x{rows,        shape.cols,  values.data(), false,     q.data(),
-                      rest.data(), fine.data(), scale.data(),  sum.data()};
+  const size_t blocks = size_t(rows + kPanelRows - 1) / kPanelRows * kPanelRows * shape.cols / 32;
+  std::vector<int8_t> q(blocks * 32);
+  std::vector<int8_t> rest(blocks * 32);
+  std::vector<uint8_t> fine(blocks);
+  std::vector<float> scale(blocks);
+  std::vector<float> sum(blocks);
+  const QuantisedOut all{q.data(), rest.data(), fine.data(), scale.data(), sum.data()};
+  for (int32_t row = 0; row < rows; ++row) {
+    ops->quantise(&values[size_t(row) * shape.cols], shape.cols, 0, all.From(shape.cols, row, 0));
+  }
+  const Activations x{rows,
+                      shape.cols,
+                      values.data(),
+                      false,
+                      {q.data(), rest.data(), fine.data(), scale.data(), sum.data()}};
   std::vector<float> out(size_t(rows) * shape.rows);
   for (auto _ : state) {
     ops->matmul(w, x, {0, w.tiles()}, {out.data(), shape.rows, false});

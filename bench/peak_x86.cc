@@ -33,7 +33,7 @@ double MeasureVnniPeak(Team& team) {
   double best = 0;
   for (int round = 0; round < 10; ++round) {
     const auto start = Clock::now();
-    team.Run([](int32_t /*thread*/) { MultiplyInRegisters(); });
+    team.Run(team.threads(), 1, [](int32_t /*thread*/, Share /*one*/) { MultiplyInRegisters(); });
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     best = std::max(best, team.threads() * 64 * 2.0 * kChains * kSteps / seconds);
   }

@@ -1,7 +1,6 @@
 #include "engine/forward_pass.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -18,6 +17,8 @@ namespace {
 constexpr int32_t kSmallRows = 8;
 // Query rows of a unit of attention work.
 constexpr int32_t kStretchRows = 32;
+constexpr int32_t kRowPiece = 8;   // rows taken at a time
+constexpr int32_t kTilePiece = 6;  // tiles: an input of many rows is read once for each piece
 // Blocks whose largest value is 4.5 times their root mean square, or more, get 8 bits more: a few
 // channels stand far above the rest, which would share what 8 bits leave. bench/RESULTS.md has what
 // other numbers give.
@@ -29,43 +30,38 @@ size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 absl::StatusOr<InputBuffer> InputBuffer::Create(int32_t rows, int32_t max_cols,
                                                 Precision precision) {
-  const bool quantise = precision == Precision::kInt8;
-  const size_t count = size_t(rows) * max_cols;
-  const size_t value_bytes = RoundUp(count * sizeof(float));
-  const size_t q_bytes = RoundUp(count);
-  const size_t blocks = count / kBlockCols;
-  const size_t block_bytes = RoundUp(blocks * sizeof(float));
+  const size_t value_bytes = RoundUp(size_t(rows) * max_cols * sizeof(float));
+  const size_t panels = (rows + kPanelRows - 1) / kPanelRows;
+  const size_t blocks =
+      precision == Precision::kInt8 ? panels * kPanelRows * (max_cols / kBlockCols) : 0;
   InputBuffer buffer;
-  ASSIGN_OR_RETURN(
-      buffer.memory_,
-      AlignedMemory::Create(value_bytes +
-                            (quantise ? 2 * q_bytes + 2 * block_bytes + RoundUp(blocks) : 0)));
+  ASSIGN_OR_RETURN(buffer.memory_, AlignedMemory::Create(value_bytes + 2 * blocks * kBlockCols +
+                                                         2 * blocks * sizeof(float) + blocks));
   std::byte* at = buffer.memory_.data();
   const auto take = [&at](size_t bytes) { return std::exchange(at, at + bytes); };
   buffer.values_ = reinterpret_cast<float*>(take(value_bytes));
   buffer.exact_ = precision == Precision::kExact;
-  if (!quantise) return buffer;
-  buffer.rows_.q = reinterpret_cast<int8_t*>(take(q_bytes));
-  buffer.rows_.rest = reinterpret_cast<int8_t*>(take(q_bytes));
-  buffer.rows_.scale = reinterpret_cast<float*>(take(block_bytes));
-  buffer.rows_.sum = reinterpret_cast<float*>(take(block_bytes));
-  buffer.rows_.fine = reinterpret_cast<uint8_t*>(take(RoundUp(blocks)));
+  if (precision != Precision::kInt8) return buffer;
+  buffer.quantised_.q = reinterpret_cast<int8_t*>(take(blocks * kBlockCols));
+  buffer.quantised_.rest = reinterpret_cast<int8_t*>(take(blocks * kBlockCols));
+  buffer.quantised_.scale = reinterpret_cast<float*>(take(blocks * sizeof(float)));
+  buffer.quantised_.sum = reinterpret_cast<float*>(take(blocks * sizeof(float)));
+  buffer.quantised_.fine = reinterpret_cast<uint8_t*>(take(blocks));
   return buffer;
 }
 
 Activations InputBuffer::View(int32_t rows, int32_t cols) const {
-  if (cols % kBlockCols != 0 || rows_.q == nullptr) return {rows, cols, values_, exact_};
-  return {rows, cols, values_, exact_, rows_.q, rows_.rest, rows_.fine, rows_.scale, rows_.sum};
+  Activations view = {rows, cols, values_, exact_, {}};
+  const QuantisedOut& all = quantised_;
+  if (cols % kBlockCols == 0) view.quantised = {all.q, all.rest, all.fine, all.scale, all.sum};
+  return view;
 }
 
 void InputBuffer::Quantise(const Ops& ops, const Activations& view, int32_t row,
                            TileRange cols) const {
-  if (view.q == nullptr) return;
-  const size_t at = size_t(row) * view.cols + cols.first;
-  const size_t block = at / kBlockCols;
-  ops.quantise(
-      values_ + at, cols.last - cols.first, kFineBelow,
-      {rows_.q + at, rows_.rest + at, rows_.fine + block, rows_.scale + block, rows_.sum + block});
+  if (view.quantised.q == nullptr) return;
+  ops.quantise(values_ + size_t(row) * view.cols + cols.first, cols.last - cols.first, kFineBelow,
+               quantised_.From(view.cols, row, cols.first));
 }
 
 ForwardPass::ForwardPass(const Ops& ops, Team& team, PassShape shape)
@@ -83,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::Create(const Ops& ops,
   for (int32_t thread = 0; thread < team.threads(); ++thread) {
     ASSIGN_OR_RETURN(InputBuffer buffer,
                      InputBuffer::Create(kSmallRows, made.max_input_cols, made.precision));
-    pass->thread_inputs_.push_back(std::move(buffer));
+    pass->thread_inputs_.push_back({std::move(buffer), 0});
   }
   return pass;
 }
@@ -137,9 +133,8 @@ void ForwardPass::Begin(const Batch& batch, std::byte* pool, const PackedMatrix&
   block_addresses_.clear();
   for (const BatchSegment& segment : batch.segments) AddSegment(segment, pool);
   PD_CHECK(rows() == batch.num_rows());
-  team_.Run([&](int32_t thread) {
-    const Share share = ShareOf(rows(), thread, team_.threads());
-    for (int32_t row = share.first; row < share.last; ++row) {
+  team_.Run(rows(), kRowPiece, [&](int32_t /*thread*/, Share some) {
+    for (int32_t row = some.first; row < some.last; ++row) {
       EmbedRow(batch.tokens[row], embedding, x + size_t(row) * embedding.cols);
       ComputeRotation(row);
     }
@@ -177,35 +172,49 @@ void ForwardPass::Fill(const InputRows& input, int32_t row, const InputBuffer& b
   buffer.Quantise(ops_, view, row, {0, input.cols});
 }
 
-void ForwardPass::WithInput(const InputRows& input, const Body& body) {
+// Few rows are prepared by each thread for itself: cheaper than a loop more to wait for.
+void ForwardPass::WithInput(const InputRows& input, const Loop& loop) {
   const int32_t count = input.pick.empty() ? rows() : static_cast<int32_t>(input.pick.size());
   if (count <= kSmallRows) {
-    team_.Run([&](int32_t thread) {
-      const InputBuffer& buffer = thread_inputs_[thread];
+    ++fills_;
+    team_.Run(loop.count, loop.piece, [&](int32_t thread, Share some) {
+      const InputBuffer& buffer = thread_inputs_[thread].buffer;
       const Activations view = buffer.View(count, input.cols);
-      for (int32_t row = 0; row < count; ++row) Fill(input, row, buffer, view);
-      body(thread, view);
+      if (std::exchange(thread_inputs_[thread].fill, fills_) != fills_) {
+        for (int32_t row = 0; row < count; ++row) Fill(input, row, buffer, view);
+      }
+      loop.body(view, {some.first, some.last});
     });
     return;
   }
   const Activations view = shared_input_.View(count, input.cols);
-  team_.Run([&](int32_t thread) {
-    const Share share = ShareOf(count, thread, team_.threads());
-    for (int32_t row = share.first; row < share.last; ++row) Fill(input, row, shared_input_, view);
+  team_.Run(count, kRowPiece, [&](int32_t /*thread*/, Share some) {
+    for (int32_t row = some.first; row < some.last; ++row) Fill(input, row, shared_input_, view);
   });
-  team_.Run([&](int32_t thread) { body(thread, view); });
+  OnTeam(view, loop);
 }
 
-void ForwardPass::Multiply(int32_t thread, const Activations& input,
-                           std::span<const Product> products, const Done& done) const {
+void ForwardPass::OnTeam(const Activations& input, const Loop& loop) {
+  team_.Run(loop.count, loop.piece,
+            [&](int32_t /*thread*/, Share some) { loop.body(input, {some.first, some.last}); });
+}
+
+ForwardPass::Loop ForwardPass::Multiplying(std::span<const Product> products, Done done) const {
   int32_t total = 0;
   for (const Product& product : products) total += product.matrix->tiles();
-  const Share share = ShareOf(total, thread, team_.threads());
+  return {total, kTilePiece, [this, products, done](const Activations& input, TileRange some) {
+            Multiply(input, products, some, done);
+          }};
+}
+
+// `some` are tiles of all products, one after the other.
+void ForwardPass::Multiply(const Activations& input, std::span<const Product> products,
+                           TileRange some, const Done& done) const {
   int32_t start = 0;  // of the product's tiles among all
   for (size_t i = 0; i < products.size(); ++i) {
     const PackedMatrix& matrix = *products[i].matrix;
-    const TileRange tiles = {std::max(share.first - start, 0),
-                             std::min(share.last - start, matrix.tiles())};
+    const TileRange tiles = {std::max(some.first - start, 0),
+                             std::min(some.last - start, matrix.tiles())};
     start += matrix.tiles();
     if (tiles.first >= tiles.last) continue;
     ops_.matmul(matrix, input, tiles, products[i].out);
@@ -255,10 +264,9 @@ void ForwardPass::Attend(int32_t layer, const float* query, float* out) {
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.layout.head_dim));
   args.out = out;
   args.out_stride = args.query_stride;
-  // From the end: a prompt's last rows are the longest work.
-  std::atomic<int32_t> left = static_cast<int32_t>(units_.size()) * kv_heads;
-  team_.Run([&](int32_t) {
-    for (int32_t i = --left; i >= 0; i = --left) {
+  const int32_t count = static_cast<int32_t>(units_.size()) * kv_heads;
+  team_.Run(count, 1, [&](int32_t /*thread*/, Share some) {
+    for (int32_t i = some.first; i < some.last; ++i) {
       AttendUnit(units_[i / kv_heads], i % kv_heads, args);
     }
   });
@@ -288,10 +296,9 @@ void ForwardPass::AttendUnit(const Unit& unit, int32_t kv_head, const AttentionA
 
 void ForwardPass::JoinParts(const AttentionArgs& args) {
   const int32_t kv_heads = shape_.layout.num_kv_heads;
-  team_.Run([&](int32_t thread) {
-    const auto count = static_cast<int32_t>(split_.size()) * kv_heads;
-    const Share share = ShareOf(count, thread, team_.threads());
-    for (int32_t i = share.first; i < share.last; ++i) {
+  const auto count = static_cast<int32_t>(split_.size()) * kv_heads;
+  team_.Run(count, 1, [&](int32_t /*thread*/, Share some) {
+    for (int32_t i = some.first; i < some.last; ++i) {
       const Stretch& stretch = stretches_[split_[i / kv_heads]];
       const size_t at = size_t(i % kv_heads) * stretch.parts * PartFloats();
       ops_.join_parts(ArgsOf(stretch, i % kv_heads, args), stretch.parts,

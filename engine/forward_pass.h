@@ -1,12 +1,11 @@
 // What the forward passes of all architectures are made of: a batch taken apart into rows, inputs
 // normalised and quantised for products, products shared out by tiles, rotation, the cache's
 // writing, attention. Holds the scratch memory of one model, sized once for max_rows.
-// Thread: the one that runs Forward; methods with a `thread` are called by the team inside Run.
+// Thread: the one that runs Forward; Rotate and Store also by the team inside a loop.
 // Which thread does what never changes a result: rows, tiles and heads are computed whole.
 #ifndef PDSERVE_ENGINE_FORWARD_PASS_H_
 #define PDSERVE_ENGINE_FORWARD_PASS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -51,7 +50,7 @@ class InputBuffer {
   AlignedMemory memory_;
   float* values_ = nullptr;
   bool exact_ = true;
-  QuantisedOut rows_;  // all of them; q null: not wanted
+  QuantisedOut quantised_;  // q null: not wanted
 };
 
 /// Rows that become a product's input.
@@ -80,15 +79,21 @@ class ForwardPass {
   const Ops& ops() const { return ops_; }
   Team& team() const { return team_; }
 
-  using Body = std::function<void(int32_t thread, const Activations& input)>;
-  /// Prepares the input and runs `body` on the team with it.
-  void WithInput(const InputRows& input, const Body& body);
+  /// A loop over `count` units of work with an input, for all its rows, in shares of `piece`.
+  struct Loop {
+    int32_t count;
+    int32_t piece;
+    std::function<void(const Activations& input, TileRange units)> body;
+  };
+  /// Prepares the input and runs the loop on the team with it.
+  void WithInput(const InputRows& input, const Loop& loop);
+  /// The same with an input that is there already.
+  void OnTeam(const Activations& input, const Loop& loop);
 
-  /// The thread's share of the products' tiles; `done(product, features)` follows each run of tiles
-  /// with the matrix rows that are finished, for all rows of the input.
+  /// The loop over the tiles of products of one input, which must outlive it; `done(product,
+  /// features)` follows each run of tiles with the matrix rows that are finished.
   using Done = std::function<void(size_t product, TileRange features)>;
-  void Multiply(int32_t thread, const Activations& input, std::span<const Product> products,
-                const Done& done = {}) const;
+  Loop Multiplying(std::span<const Product> products, Done done = {}) const;
 
   /// Rotates features [first, last) of all rows: pairs of neighbours, heads of head_dim.
   void Rotate(float* values, int32_t stride, TileRange features) const;
@@ -120,7 +125,13 @@ class ForwardPass {
     int32_t token;  // in its block
     int32_t position;
   };
+  struct ThreadInput {
+    InputBuffer buffer;  // [kSmallRows][max_input_cols]
+    uint64_t fill;       // which one it holds
+  };
   ForwardPass(const Ops& ops, Team& team, PassShape shape);
+  void Multiply(const Activations& input, std::span<const Product> products, TileRange some,
+                const Done& done) const;
   void AddSegment(const BatchSegment& segment, std::byte* pool);
   static void EmbedRow(TokenId token, const PackedMatrix& embedding, float* out);
   void ComputeRotation(int32_t row);
@@ -135,8 +146,10 @@ class ForwardPass {
   const Ops& ops_;
   Team& team_;
   const PassShape shape_;
+  std::atomic<int32_t> next_unit_ = 0;      // of what a body's threads share out between them
   InputBuffer shared_input_;                // [max_rows][max_input_cols]
-  std::vector<InputBuffer> thread_inputs_;  // [threads], each [kSmallRows][max_input_cols]
+  std::vector<ThreadInput> thread_inputs_;  // [threads]
+  uint64_t fills_ = 0;                      // of thread_inputs_
   std::vector<float> rotation_;             // [rows][2][head_dim]: cosines, sines
   std::vector<Row> rows_;
   std::vector<Stretch> stretches_;

@@ -30,6 +30,9 @@ absl::Status Fault(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+constexpr int32_t kUnitTiles = kBlockCols / kTileRows;
+constexpr int32_t kUnitPiece = 4;  // of gate units: taken at a time
+
 struct Dimensions {
   int32_t layers = 0;
   int32_t embedding = 0;  // width of the residual stream
@@ -232,7 +235,7 @@ class LlamaModel final : public Model {
 
   void Attention(int32_t idx);
   void FeedForward(const Layer& layer);
-  void GateUnits(int32_t thread, const Layer& layer, const Activations& input);
+  void GateUnits(const Layer& layer, const Activations& input, TileRange units);
   void Head(const Batch& batch, float* logits);
 
   const Dimensions dims_;
@@ -292,35 +295,29 @@ void LlamaModel::Attention(int32_t idx) {
     }
   };
   pass_->WithInput({s.x.data(), dims_.embedding, layer.attention_norm, dims_.epsilon},
-                   [&](int32_t thread, const Activations& input) {
-                     pass_->Multiply(thread, input, products, finish);
-                   });
+                   pass_->Multiplying(products, finish));
   pass_->Attend(idx, s.query.data(), s.attended.data());
   const Product output = {&layer.output, {s.x.data(), dims_.embedding, true}};
   pass_->WithInput({s.attended.data(), dims_.query_cols(), nullptr, 0},
-                   [&](int32_t thread, const Activations& input) {
-                     pass_->Multiply(thread, input, {&output, 1});
-                   });
+                   pass_->Multiplying({&output, 1}));
 }
 
 void LlamaModel::FeedForward(const Layer& layer) {
-  pass_->WithInput(
-      {scratch_.x.data(), dims_.embedding, layer.feed_forward_norm, dims_.epsilon},
-      [&](int32_t thread, const Activations& input) { GateUnits(thread, layer, input); });
+  const int32_t units = (layer.gate.tiles() + kUnitTiles - 1) / kUnitTiles;
+  pass_->WithInput({scratch_.x.data(), dims_.embedding, layer.feed_forward_norm, dims_.epsilon},
+                   {units, kUnitPiece, [&](const Activations& input, TileRange some) {
+                      GateUnits(layer, input, some);
+                    }});
   const Product down = {&layer.down, {scratch_.x.data(), dims_.embedding, true}};
-  const Activations inner = scratch_.inner.View(pass_->rows(), dims_.feed_forward);
-  team_->Run([&](int32_t thread) { pass_->Multiply(thread, inner, {&down, 1}); });
+  pass_->OnTeam(scratch_.inner.View(pass_->rows(), dims_.feed_forward),
+                pass_->Multiplying({&down, 1}));
 }
 
-// Both products of the thread's features and what follows from them alone, in units of two tiles:
-// a quantised block of the next product's input.
-void LlamaModel::GateUnits(int32_t thread, const Layer& layer, const Activations& input) {
-  constexpr int32_t kUnitTiles = kBlockCols / kTileRows;
-  const int32_t units = (layer.gate.tiles() + kUnitTiles - 1) / kUnitTiles;
-  const Share share = ShareOf(units, thread, team_->threads());
-  const TileRange tiles = {share.first * kUnitTiles,
-                           std::min(share.last * kUnitTiles, layer.gate.tiles())};
-  if (tiles.first >= tiles.last) return;
+// Both products of some features and what follows from them alone, in units of two tiles: a
+// quantised block of the next product's input.
+void LlamaModel::GateUnits(const Layer& layer, const Activations& input, TileRange units) {
+  const TileRange tiles = {units.first * kUnitTiles,
+                           std::min(units.last * kUnitTiles, layer.gate.tiles())};
   const int32_t cols = dims_.feed_forward;
   ops_.matmul(layer.gate, input, tiles, {scratch_.gate.data(), cols});
   ops_.matmul(layer.up, input, tiles, {scratch_.up.data(), cols});
@@ -338,9 +335,7 @@ void LlamaModel::Head(const Batch& batch, float* logits) {
   const Product head = {&weights_.head, {logits, card_.vocab_size}};
   InputRows input = {scratch_.x.data(), dims_.embedding, weights_.output_norm, dims_.epsilon};
   input.pick = batch.logit_rows;
-  pass_->WithInput(input, [&](int32_t thread, const Activations& rows) {
-    pass_->Multiply(thread, rows, {&head, 1});
-  });
+  pass_->WithInput(input, pass_->Multiplying({&head, 1}));
 }
 
 absl::StatusOr<int32_t> ContextTokens(const ModelOptions& options, const Dimensions& dims) {

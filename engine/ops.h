@@ -66,27 +66,35 @@ void PackFloatTile(Packing packing, int32_t cols, const float* values, std::byte
 /// A matrix row's values [cols], exact.
 void UnpackRow(const PackedMatrix& matrix, int32_t row, float* values);
 
-/// Activations of a batch, as products take them. Rows are 64-byte aligned. In 8 bits a value is
-/// scale * q, or, in a block that is fine, scale * (q + rest / 256).
+inline constexpr int32_t kPanelRows = 16;  // rows of activations that lie together
+
+/// Rows in 8 bits, block by block: [panels][cols / 32][kPanelRows], of q and rest 32 each. A value
+/// is scale * q, or, in a block that is fine, scale * (q + rest / 256).
+template <class Byte, class Flag, class Float>
+struct QuantisedPanels {
+  Byte* q = nullptr;
+  Byte* rest = nullptr;  // where fine
+  Flag* fine = nullptr;  // 1 or 0
+  Float* scale = nullptr;
+  Float* sum = nullptr;  // of the block's values
+
+  /// The same from another block and row on.
+  QuantisedPanels From(int32_t cols, int32_t row, int32_t col) const {
+    const size_t panel = size_t(row / kPanelRows) * (cols / kBlockCols) + col / kBlockCols;
+    const size_t at = panel * kPanelRows + row % kPanelRows;
+    return {q + at * kBlockCols, rest + at * kBlockCols, fine + at, scale + at, sum + at};
+  }
+};
+using QuantisedOut = QuantisedPanels<int8_t, uint8_t, float>;
+using QuantisedRows = QuantisedPanels<const int8_t, const uint8_t, const float>;
+
+/// Activations of a batch, as products take them. Rows are 64-byte aligned.
 struct Activations {
   int32_t rows = 0;
   int32_t cols = 0;
   const float* values = nullptr;  // [rows][cols]
   bool exact = true;              // products with kBf16 take values as they are, not as bf16
-  const int8_t* q = nullptr;      // [rows][cols]; null: products use `values`
-  const int8_t* rest = nullptr;   // [rows][cols], zero in a block that is not fine
-  const uint8_t* fine = nullptr;  // [rows][cols / 32]: 1 or 0
-  const float* scale = nullptr;   // [rows][cols / 32]
-  const float* sum = nullptr;     // [rows][cols / 32]: of the block's values
-};
-
-/// Where a row in 8 bits goes: as Activations has it.
-struct QuantisedOut {
-  int8_t* q = nullptr;
-  int8_t* rest = nullptr;
-  uint8_t* fine = nullptr;
-  float* scale = nullptr;
-  float* sum = nullptr;
+  QuantisedRows quantised;        // q null: products use `values`
 };
 
 /// Tiles [first, last) of a matrix.
@@ -127,6 +135,7 @@ struct Ops {
   std::string_view name;
   std::string_view numerics;  // tables with equal names give bit-equal results
 
+  /// Blocks of one row, to `out` and, kPanelRows further each time, beyond.
   /// q[k] = round(values[k] / scale), scale = max|block| / 127; half to even. A block is fine if
   /// its q's squares sum up to less than `fine_below`: one value stands far above the others, which
   /// get too little of the 8 bits. rest[k] = round(256 * (values[k] / scale - q[k])), at most 127.
@@ -136,7 +145,7 @@ struct Ops {
 
   /// out[r][n] = sum_k w[n][k] * x[r][k] for all rows r of x and the matrix rows n of `tiles`; n
   /// beyond w.rows is not written. Where x is not exact, a kBf16 matrix meets values rounded to
-  /// bf16, pair by pair of columns; where x.q is set, kU4 and kU8 meet 8 bits; else the values.
+  /// bf16, pair by pair of columns; where x is quantised, kU4 and kU8 meet 8 bits; else the values.
   void (*matmul)(const PackedMatrix& w, const Activations& x, TileRange tiles, ProductOut out);
 
   /// out[k] = x[k] / sqrt(mean(x^2) + epsilon) * weight[k].

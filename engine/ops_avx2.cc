@@ -266,7 +266,7 @@ struct Avx2 {
     for (int i = 0; i < 2 * kGroups; ++i) w.group[i / 2][i % 2] = LoadBytes(quants + i * 32);
     return w;
   }
-  static int32_t LoadFour(const std::byte* q) {
+  static int32_t LoadFour(const int8_t* q) {
     int32_t four;
     __builtin_memcpy(&four, q, sizeof(four));
     return four;
@@ -277,7 +277,7 @@ struct Avx2 {
   };
   static F ToFloat(I sums) { return {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)}; }
   /// Pairs and then the whole block fit 16 bits: 8 * 2 * 15 * 128 = 30,720.
-  static I DotU4(const Weights& w, const std::byte* q) {
+  static I DotU4(const Weights& w, const int8_t* q) {
     __m256i low = _mm256_setzero_si256();
     __m256i high = low;
 #pragma GCC unroll 8
@@ -289,11 +289,9 @@ struct Avx2 {
     const __m256i ones = _mm256_set1_epi16(1);
     return {_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones)};
   }
-  static I DotU8(const Weights& w, const std::byte* q) {
-    return {DotHalf(w, q, 0), DotHalf(w, q, 1)};
-  }
+  static I DotU8(const Weights& w, const int8_t* q) { return {DotHalf(w, q, 0), DotHalf(w, q, 1)}; }
   /// 255 * 127 * 2 overflows 16 bits: widened first. Registers hold rows 0, 1, 4, 5 and 2, 3, 6, 7.
-  static __m256i DotHalf(const Weights& w, const std::byte* q, int half) {
+  static __m256i DotHalf(const Weights& w, const int8_t* q, int half) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i even = zero;
     __m256i odd = zero;

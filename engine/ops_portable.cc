@@ -44,17 +44,17 @@ float RoundHalfToEven(float value) { return (value + 12582912.0f) - 12582912.0f;
 
 void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
                    const QuantisedOut& out) {
-  int8_t* q = out.q + size_t(block) * kBlockCols;
-  int8_t* rest = out.rest + size_t(block) * kBlockCols;
-  std::memset(rest, 0, kBlockCols);
-  out.fine[block] = 0;
+  const size_t at = size_t(block) * kPanelRows;
+  int8_t* q = out.q + at * kBlockCols;
+  int8_t* rest = out.rest + at * kBlockCols;
+  out.fine[at] = 0;
   uint32_t largest = 0;
   for (int32_t k = 0; k < kBlockCols; ++k) {
     largest = std::max(largest, std::bit_cast<uint32_t>(values[k]) & 0x7fffffff);
   }
   if (largest < 0x0d800000 || largest >= 0x7f800000) {  // below 2^-100, or not finite
     std::memset(q, 0, kBlockCols);
-    out.scale[block] = out.sum[block] =
+    out.scale[at] = out.sum[at] =
         largest < 0x0d800000 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     return;
   }
@@ -68,7 +68,7 @@ void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
   }
   total *= static_cast<int32_t>(kRestSteps);
   if (squares < fine_below) {
-    out.fine[block] = 1;
+    out.fine[at] = 1;
     for (int32_t k = 0; k < kBlockCols; ++k) {
       const float scaled = values[k] * inverse;
       rest[k] = static_cast<int8_t>(
@@ -76,8 +76,8 @@ void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
       total += rest[k];
     }
   }
-  out.scale[block] = std::bit_cast<float>(largest) / 127.0f;
-  out.sum[block] = out.scale[block] * (static_cast<float>(total) / kRestSteps);
+  out.scale[at] = std::bit_cast<float>(largest) / 127.0f;
+  out.sum[at] = out.scale[at] * (static_cast<float>(total) / kRestSteps);
 }
 
 void Quantise(const float* values, int32_t cols, int32_t fine_below, const QuantisedOut& out) {
@@ -121,16 +121,15 @@ void LoadBlock(const PackedMatrix& w, const std::byte* tile, int32_t block, Bloc
 void AddQuantisedBlock(const Block& w, const Activations& x, int32_t row, int32_t block,
                        float* sums) {
   int32_t isum[kTileRows] = {};
-  const int8_t* q = x.q + size_t(row) * x.cols + size_t(block) * kBlockCols;
-  const int8_t* rest = x.rest + size_t(row) * x.cols + size_t(block) * kBlockCols;
+  const QuantisedRows here = x.quantised.From(x.cols, row, block * kBlockCols);
   for (int32_t k = 0; k < kBlockCols; ++k) {
-    const int32_t value = q[k] * static_cast<int32_t>(kRestSteps) + rest[k];
+    const int32_t rest = *here.fine != 0 ? here.rest[k] : 0;
+    const int32_t value = here.q[k] * static_cast<int32_t>(kRestSteps) + rest;
     for (int32_t n = 0; n < kTileRows; ++n) isum[n] += w.q[k][n] * value;
   }
-  const size_t at = size_t(row) * (x.cols / kBlockCols) + block;
   for (int32_t n = 0; n < kTileRows; ++n) {
-    sums[n] += static_cast<float>(isum[n]) / kRestSteps * (w.scale[n] * x.scale[at]);
-    sums[n] += w.minimum[n] * x.sum[at];
+    sums[n] += static_cast<float>(isum[n]) / kRestSteps * (w.scale[n] * *here.scale);
+    sums[n] += w.minimum[n] * *here.sum;
   }
 }
 
@@ -185,7 +184,7 @@ void MultiplyTile(const PackedMatrix& w, const std::byte* tile, const Activation
                   float (*sums)[kTileRows]) {
   const bool quantised = w.packing == Packing::kU4 || w.packing == Packing::kU8;
   for (int32_t first = 0; first < w.cols; first += kBlockCols) {
-    if (quantised && x.q != nullptr) {
+    if (quantised && x.quantised.q != nullptr) {
       Block block;
       LoadBlock(w, tile, first / kBlockCols, block);
       for (int32_t r = 0; r < rows.count; ++r) {

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -206,10 +205,9 @@ absl::StatusOr<AlignedMemory> WeightPlan::Pack(Team& team) const {
       chunks.push_back({entry.tensor, entry.matrix, entry.heads, tile, last});
     }
   }
-  std::atomic<size_t> next = 0;
-  team.Run([&](int32_t) {
-    TilePacker packer;
-    for (size_t i = next++; i < chunks.size(); i = next++) packer.Pack(chunks[i]);
+  std::vector<TilePacker> packers(team.threads());
+  team.Run(static_cast<int32_t>(chunks.size()), 1, [&](int32_t thread, Share some) {
+    for (int32_t i = some.first; i < some.last; ++i) packers[thread].Pack(chunks[i]);
   });
   return memory;
 }

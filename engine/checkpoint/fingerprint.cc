@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,9 +38,8 @@ Fingerprint ComputeFingerprint(std::span<const std::span<const std::byte>> files
     }
   }
   std::vector<Digest> digests(leaves.size());
-  std::atomic<size_t> next = 0;
-  team.Run([&](int32_t) {
-    for (size_t i = next++; i < leaves.size(); i = next++) {
+  team.Run(static_cast<int32_t>(leaves.size()), 1, [&](int32_t /*thread*/, Share some) {
+    for (int32_t i = some.first; i < some.last; ++i) {
       digests[i] = Sha256(leaves[i].data(), leaves[i].size());
     }
   });

@@ -25,34 +25,38 @@ struct Avx512Bytes {
   }
   static BlockSums RoundBlock(const float* values, float inverse, int8_t* q) {
     const __m512 factor = _mm512_set1_ps(inverse);
-    const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values), factor));
-    const __m512i high =
-        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values + kLanes), factor));
-    StoreBytes(q, low, high);
-    const __m512i squares = _mm512_add_epi32(Square(low), Square(high));
-    return {_mm512_reduce_add_epi32(_mm512_add_epi32(low, high)), _mm512_reduce_add_epi32(squares)};
-  }
-  static __m512i Square(__m512i small) {
-    const __m512i size = _mm512_abs_epi32(small);
-    return _mm512_madd_epi16(size, size);
-  }
-  static void StoreBytes(int8_t* q, __m512i low, __m512i high) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(low));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + kLanes), _mm512_cvtsepi32_epi8(high));
+    const __m256i bytes = ToBytes(_mm512_mul_ps(_mm512_loadu_ps(values), factor),
+                                  _mm512_mul_ps(_mm512_loadu_ps(values + kLanes), factor));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
+    return SumsOf(bytes);
   }
   static int32_t RestBlock(const float* values, float inverse, const int8_t* q, int8_t* rest) {
-    const __m512i low = RestOf(values, inverse, q);
-    const __m512i high = RestOf(values + kLanes, inverse, q + kLanes);
-    StoreBytes(rest, low, high);
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
+    const __m256i bytes =
+        ToBytes(RestOf(values, inverse, q), RestOf(values + kLanes, inverse, q + kLanes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rest), bytes);
+    return SumsOf(bytes).q;
   }
-  static __m512i RestOf(const float* values, float inverse, const int8_t* q) {
+  static __m512 RestOf(const float* values, float inverse, const int8_t* q) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
     const __m512 rounded = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
     const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(values), _mm512_set1_ps(inverse));
-    const __m512 rest = _mm512_sub_ps(scaled, rounded);
-    const __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(rest, _mm512_set1_ps(1 << kRestBits)));
-    return _mm512_min_epi32(steps, _mm512_set1_epi32(127));
+    return _mm512_mul_ps(_mm512_sub_ps(scaled, rounded), _mm512_set1_ps(1 << kRestBits));
+  }
+  /// Rounded, half to even, to at most 127.
+  static __m256i ToBytes(__m512 low, __m512 high) {
+    return _mm256_set_m128i(_mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(high)),
+                            _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(low)));
+  }
+  /// Squares are right for bytes from -127 on.
+  static BlockSums SumsOf(__m256i bytes) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i size = _mm256_abs_epi8(bytes);
+    const __m256i q = _mm256_dpbusd_epi32(zero, _mm256_set1_epi8(1), bytes);
+    const __m256i squares = _mm256_dpbusd_epi32(zero, size, size);
+    const __m256i both = _mm256_hadd_epi32(q, squares);  // q, q, squares, squares, twice
+    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
+    return {_mm_cvtsi128_si32(sums), _mm_extract_epi32(sums, 2)};
   }
 
   /// A block of quantised weights: 4 columns of 16 rows in each register.
@@ -77,7 +81,7 @@ struct Avx512Bytes {
     return w;
   }
   using I = __m512i;
-  static I DotU8(const Weights& w, const std::byte* q) {
+  static I DotU8(const Weights& w, const int8_t* q) {
     __m512i sum = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int j = 0; j < kGroups; ++j) {
@@ -87,7 +91,7 @@ struct Avx512Bytes {
     }
     return sum;
   }
-  static I DotU4(const Weights& w, const std::byte* q) { return DotU8(w, q); }
+  static I DotU4(const Weights& w, const int8_t* q) { return DotU8(w, q); }
   static __m512 ToFloat(I sums) { return _mm512_cvtepi32_ps(sums); }
   /// Column k of the block as floats.
   static __m512 Column(const Weights& w, int k) {

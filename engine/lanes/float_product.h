@@ -19,9 +19,9 @@ struct FloatProduct {
   using F = typename L::F;
   static constexpr int32_t kChunkCols = kPanelCols;
 
-  static void Gather(const Activations& x, int32_t row, int32_t rows, const PanelJob& job,
-                     PanelScratch<L>& scratch) {
-    float* to = reinterpret_cast<float*>(scratch.panel);
+  static void Prepare(const Activations& x, int32_t row, int32_t rows, const PanelJob& job,
+                      PanelScratch<L>& scratch) {
+    float* to = scratch.panel;
     for (int32_t m = 0; m < rows; ++m) {
       const float* from = x.values + size_t(row + m) * x.cols + job.first_col;
       for (int32_t k = 0; k < job.cols; ++k) to[k * rows + m] = from[k];
@@ -31,7 +31,7 @@ struct FloatProduct {
   template <int M>
   static void Run(const PanelJob& job, PanelScratch<L>& scratch) {
     float* sums = scratch.sums;
-    const float* panel = reinterpret_cast<const float*>(scratch.panel);
+    const float* panel = scratch.panel;
     for (int32_t tile = job.tiles.first; tile < job.tiles.last; ++tile) {
       const std::byte* data = job.w.data + size_t(tile) * job.w.tile_bytes;
       const float* weights = Unpack(job, data, scratch.weights);
@@ -93,9 +93,9 @@ struct PairProduct {
   static constexpr int32_t kChunkCols = kPanelCols;
   static constexpr int32_t kPairStride = kPanelCols / 2 + kLanes;  // rows in different cache sets
 
-  static void Gather(const Activations& x, int32_t row, int32_t rows, const PanelJob& job,
-                     PanelScratch<L>& scratch) {
-    float* to = reinterpret_cast<float*>(scratch.panel);
+  static void Prepare(const Activations& x, int32_t row, int32_t rows, const PanelJob& job,
+                      PanelScratch<L>& scratch) {
+    float* to = scratch.panel;
     for (int32_t m = 0; m < rows; ++m, to += kPairStride) {
       const float* from = x.values + size_t(row + m) * x.cols + job.first_col;
       for (int32_t k = 0; k < job.cols; k += 2 * kLanes) {
@@ -110,7 +110,7 @@ struct PairProduct {
   template <int M>
   static void Run(const PanelJob& job, PanelScratch<L>& scratch) {
     float* sums = scratch.sums;
-    const float* panel = reinterpret_cast<const float*>(scratch.panel);
+    const float* panel = scratch.panel;
     const int32_t pairs = (job.cols + 1) / 2;
     for (int32_t tile = job.tiles.first; tile < job.tiles.last; ++tile) {
       const std::byte* data = job.w.data + size_t(tile) * job.w.tile_bytes;

@@ -1,6 +1,6 @@
 // The product kernel over 16 float lanes (one tile's rows), written once for every instruction set;
-// see rows.h for what L is. A few activation rows, "a panel", are copied side by side and then
-// meet one tile after the other: the sums of a panel stay in registers, weights are unpacked once
+// see rows.h for what L is. A few activation rows, "a panel", lie together and meet one tile after
+// the other: the sums of a panel stay in registers, weights are unpacked once
 // for all its rows. Every sum runs over the columns in order, one fused multiply-add after the
 // other, whatever the panel's size.
 #ifndef PDSERVE_ENGINE_LANES_PANEL_H_
@@ -30,20 +30,19 @@ struct PanelJob {
   bool first;  // sums start at zero
 };
 
-/// What a fine block of one row has beyond its q.
+/// A fine block of one row.
 struct Rest {
   int32_t block;  // of the chunk
   int32_t row;    // of the panel
-  float scale;
-  std::byte q[kBlockCols];
 };
 
 template <class L>
 struct PanelScratch {
-  alignas(64) std::byte panel[kPanelBlocks * L::kPanelRows * (kBlockCols + 8)];
+  alignas(64) float panel[kPanelCols * L::kPanelRows];  // float activations
   alignas(64) float weights[kPanelCols * kTileRows];
   alignas(64) float sums[kTilesAtOnce * L::kPanelRows * kTileRows];  // [tile][row][n]
-  Rest rests[kPanelBlocks * L::kPanelRows];                          // by block, then by row
+  QuantisedRows rows;                        // from the chunk's first block on
+  Rest rests[kPanelBlocks * L::kPanelRows];  // by block, then by row
   int32_t num_rests;
 };
 

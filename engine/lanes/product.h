@@ -18,7 +18,7 @@ struct Products {
   using F = typename L::F;
 
   static void Matmul(const PackedMatrix& w, const Activations& x, TileRange tiles, ProductOut out) {
-    const bool quantised = x.q != nullptr;
+    const bool quantised = x.quantised.q != nullptr;
     switch (w.packing) {
       case Packing::kU4:
         return quantised ? Multiply<QuantisedProduct<L, Packing::kU4>>(w, x, tiles, out)
@@ -41,14 +41,12 @@ struct Products {
     const TileSource source = SourceOf(w);
     int32_t set = static_cast<int32_t>(kTileSetBytes / (source.tile_bytes + 1));
     set = set < 1 ? 1 : set > kTilesAtOnce ? kTilesAtOnce : set;
-    const int32_t panels = (x.rows + L::kPanelRows - 1) / L::kPanelRows;
     PanelScratch<L> scratch;
     for (int32_t tile = tiles.first; tile < tiles.last; tile += set) {
       const int32_t last = tile + set < tiles.last ? tile + set : tiles.last;
-      PanelJob job{source, {tile, last}, 0, 0, true};
-      for (int32_t panel = 0; panel < panels; ++panel) {
-        const int32_t row = static_cast<int32_t>(int64_t{x.rows} * panel / panels);
-        const int32_t end = static_cast<int32_t>(int64_t{x.rows} * (panel + 1) / panels);
+      const PanelJob job{source, {tile, last}, 0, 0, true};
+      for (int32_t row = 0; row < x.rows; row += L::kPanelRows) {
+        const int32_t end = row + L::kPanelRows < x.rows ? row + L::kPanelRows : x.rows;
         MultiplyPanel<Product>(job, x, {row, end}, scratch);
         ProductOut target = out;
         target.values += size_t(row) * out.stride;
@@ -71,7 +69,7 @@ struct Products {
       job.first_col = col;
       job.cols = left < Product::kChunkCols ? left : Product::kChunkCols;
       job.first = col == 0;
-      Product::Gather(x, rows.first, count, job, scratch);
+      Product::Prepare(x, rows.first, count, job, scratch);
       RunPanel<Product, L::kPanelRows>(count, job, scratch);
     }
   }

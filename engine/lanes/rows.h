@@ -57,26 +57,23 @@ struct RowKernels {
 
   static void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
                             const QuantisedOut& out) {
-    int8_t* q = out.q + block * kBlockCols;
-    int8_t* rest = out.rest + block * kBlockCols;
-    out.fine[block] = 0;
+    const int32_t at = block * kPanelRows;
+    int8_t* q = out.q + at * kBlockCols;
+    out.fine[at] = 0;
     const float largest = L::LargestMagnitude(values);  // NaN or infinite where a value is
     if (largest < kSmallestBlock || !(largest <= __FLT_MAX__)) {
       __builtin_memset(q, 0, kBlockCols);
-      __builtin_memset(rest, 0, kBlockCols);
-      out.scale[block] = out.sum[block] = largest < kSmallestBlock ? 0.0f : __builtin_nanf("");
+      out.scale[at] = out.sum[at] = largest < kSmallestBlock ? 0.0f : __builtin_nanf("");
       return;
     }
-    out.scale[block] = largest / 127.0f;
+    out.scale[at] = largest / 127.0f;
     const BlockSums sums = L::RoundBlock(values, 127.0f / largest, q);
     int32_t total = sums.q << kRestBits;
     if (sums.squares < fine_below) {
-      out.fine[block] = 1;
-      total += L::RestBlock(values, 127.0f / largest, q, rest);
-    } else {
-      __builtin_memset(rest, 0, kBlockCols);
+      out.fine[at] = 1;
+      total += L::RestBlock(values, 127.0f / largest, q, out.rest + at * kBlockCols);
     }
-    out.sum[block] = out.scale[block] * (static_cast<float>(total) * kRestUnit);
+    out.sum[at] = out.scale[at] * (static_cast<float>(total) * kRestUnit);
   }
 
   static void RmsNorm(const float* x, const float* weight, float epsilon, int32_t n, float* out) {

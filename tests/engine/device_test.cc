@@ -10,48 +10,73 @@
 namespace pdserve::engine {
 namespace {
 
-TEST(Team, RunsTheWorkOnceOnEachThread) {
+TEST(Team, EveryItemIsTakenOnceInSharesThatAreNotTooLong) {
   for (const int32_t threads : {1, 2, 3, 8}) {
     const auto team = Team::Create(threads);
     ASSERT_EQ(team->threads(), threads);
-    std::vector<int32_t> runs(threads);  // each element touched by its thread alone
-    for (int32_t round = 1; round <= 200; ++round) {
-      team->Run([&](int32_t thread) { ++runs[thread]; });
-      ASSERT_EQ(runs, std::vector<int32_t>(threads, round));
+    for (const int32_t count : {0, 1, 2, 7, 100}) {
+      for (const int32_t piece : {1, 3, 200}) {
+        std::vector<std::atomic<int32_t>> taken(count);
+        team->Run(count, piece, [&](int32_t thread, Share some) {
+          EXPECT_TRUE(thread >= 0 && thread < threads);
+          EXPECT_TRUE(some.first < some.last && some.last - some.first <= piece);
+          for (int32_t i = some.first; i < some.last; ++i) ++taken[i];
+        });
+        for (const auto& times : taken) ASSERT_EQ(times.load(), 1);
+      }
     }
   }
 }
 
-TEST(Team, CallerIsThreadZero) {
+TEST(Team, CallerIsThreadZeroAndNoTwoThreadsHaveOneNumber) {
   const auto team = Team::Create(3);
-  std::vector<std::thread::id> ids(3);
-  team->Run([&](int32_t thread) { ids[thread] = std::this_thread::get_id(); });
-  EXPECT_EQ(ids[0], std::this_thread::get_id());
-  EXPECT_NE(ids[1], ids[0]);
-  EXPECT_NE(ids[2], ids[0]);
-  EXPECT_NE(ids[1], ids[2]);
+  std::vector<std::atomic<bool>> inside(3);
+  const auto caller = std::this_thread::get_id();
+  for (int32_t round = 0; round < 200; ++round) {
+    team->Run(30, 1, [&](int32_t thread, Share) {
+      EXPECT_FALSE(inside[thread].exchange(true));
+      EXPECT_EQ(thread == 0, std::this_thread::get_id() == caller);
+      inside[thread] = false;
+    });
+  }
+}
+
+// While the last item waits for all others, somebody else must be doing those; and while thread 0
+// is kept, the others do all the rest.
+TEST(Team, WhatAThreadHasNotBegunAnotherTakes) {
+  const auto team = Team::Create(2);
+  for (int32_t round = 0; round < 50; ++round) {
+    std::atomic<int32_t> done{0};
+    team->Run(10, 1, [&](int32_t, Share some) {
+      if (some.first == 0) {
+        while (done.load() < 9) std::this_thread::yield();
+      }
+      ++done;
+    });
+    EXPECT_EQ(done.load(), 10);
+  }
 }
 
 TEST(Team, ZeroThreadsMeansOnePerCore) { EXPECT_GE(Team::Create(0)->threads(), 1); }
 
 TEST(Team, WhatOneLoopWroteTheNextReadsOnAnyThread) {
   const auto team = Team::Create(4);
-  std::vector<int64_t> from(4, 1);
-  std::vector<int64_t> to(4);
+  std::vector<int64_t> from(16, 1);
+  std::vector<int64_t> to(16);
   for (int32_t round = 0; round < 500; ++round) {
-    team->Run([&](int32_t thread) { to[thread] = from[(thread + 1) % 4] + 1; });
+    team->Run(16, 1, [&](int32_t, Share one) { to[one.first] = from[(one.first + 5) % 16] + 1; });
     from.swap(to);
   }
-  EXPECT_EQ(from, std::vector<int64_t>(4, 501));
+  EXPECT_EQ(from, std::vector<int64_t>(16, 501));
 }
 
 TEST(Team, WorksAfterItsThreadsHaveGoneToSleep) {
   const auto team = Team::Create(2);
   for (int32_t round = 0; round < 5; ++round) {
     std::atomic<int32_t> ran{0};
-    // Thread 1 arrives long after thread 0's spin has ended, so thread 0 must be woken.
-    team->Run([&](int32_t thread) {
-      if (thread == 1) {
+    // Whoever waits for the other item waits longer than a spin, and must be woken.
+    team->Run(2, 1, [&](int32_t, Share some) {
+      if (some.first == 1) {
         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
         while (std::chrono::steady_clock::now() < end) {
         }
@@ -64,17 +89,15 @@ TEST(Team, WorksAfterItsThreadsHaveGoneToSleep) {
 
 TEST(Team, CallersOnDifferentThreadsTakeTurns) {
   const auto team = Team::Create(2);
-  int32_t runs = 0;
+  std::atomic<int32_t> runs{0};
   for (int32_t caller = 0; caller < 4; ++caller) {
     std::thread([&] {
       for (int32_t round = 0; round < 50; ++round) {
-        team->Run([&](int32_t thread) {
-          if (thread == 1) ++runs;
-        });
+        team->Run(2, 1, [&](int32_t, Share) { ++runs; });
       }
     }).join();
   }
-  EXPECT_EQ(runs, 200);
+  EXPECT_EQ(runs.load(), 400);
 }
 
 TEST(Team, EndsWithoutEverHavingRun) {

@@ -68,7 +68,7 @@ void ExpectProduct(const TestMatrix& w, const TestActivations& x, bool int8,
       double magnitude = 0;
       for (int32_t k = 0; k < x.cols; ++k) {
         const size_t at = size_t(r) * x.cols + k;
-        const double value = quantised ? x.Quantised(at)
+        const double value = quantised ? x.Quantised(r, k)
                              : pairs   ? Rounded(x.values[at])
                                        : x.values[at];
         sum += value * w.plain[size_t(n) * x.cols + k];
@@ -88,7 +88,7 @@ TEST_P(OpsTest, ProductEqualsTheExactSumWithinRounding) {
                  << int(c.packing) << " " << c.rows << "x" << c.cols << " " << c.int8);
     const TestMatrix w(random, c.packing, c.rows, c.cols);
     const TestActivations x(ops(), FloatsWithPeaks(random, size_t(19) * c.cols), c.cols, kSome);
-    ExpectProduct(w, x, c.int8, Multiply(ops(), w.packed, x.View(0, x.rows, c.int8)));
+    ExpectProduct(w, x, c.int8, Multiply(ops(), w.packed, x.View(c.int8)));
   }
 }
 
@@ -97,10 +97,11 @@ TEST_P(OpsTest, RowOfAProductDoesNotDependOnItsCompany) {
   for (const Case& c : ProductCases()) {
     const TestMatrix w(random, c.packing, c.rows, c.cols);
     const TestActivations x(ops(), FloatsWithPeaks(random, size_t(33) * c.cols), c.cols, kSome);
-    const std::vector<float> all = Multiply(ops(), w.packed, x.View(0, 33, c.int8));
+    const std::vector<float> all = Multiply(ops(), w.packed, x.View(c.int8));
     for (const int32_t count : {1, 2, 3, 7, 8, 9, 15, 16, 17}) {
       for (int32_t first = 0; first + count <= 33; first += count) {
-        const auto part = Multiply(ops(), w.packed, x.View(first, count, c.int8));
+        const TestActivations some = x.Part(ops(), first, count, kSome);
+        const auto part = Multiply(ops(), w.packed, some.View(c.int8));
         ASSERT_EQ(std::memcmp(part.data(), &all[size_t(first) * c.rows], part.size() * 4), 0)
             << int(c.packing) << " " << c.rows << "x" << c.cols << " rows " << count;
       }
@@ -113,11 +114,11 @@ TEST_P(OpsTest, RowOfAProductDoesNotDependOnTheTileSplit) {
   for (const Packing packing : kPackings) {
     const TestMatrix w(random, packing, 1000, 64);
     const TestActivations x(ops(), RandomFloats(random, size_t(5) * 64), 64);
-    const std::vector<float> whole = Multiply(ops(), w.packed, x.View(0, 5, true));
+    const std::vector<float> whole = Multiply(ops(), w.packed, x.View(true));
     std::vector<float> split(whole.size());
     for (int32_t tile = 0, step = 1; tile < w.packed.tiles(); tile += step, ++step) {
       const int32_t last = std::min(tile + step, w.packed.tiles());
-      ops().matmul(w.packed, x.View(0, 5, true), {tile, last}, {split.data(), 1000, false});
+      ops().matmul(w.packed, x.View(true), {tile, last}, {split.data(), 1000, false});
     }
     EXPECT_TRUE(SameBits(whole, split));
   }
@@ -128,7 +129,7 @@ TEST_P(OpsTest, ProductWritesNothingBeyondItsTilesAndRows) {
   const TestMatrix w(random, Packing::kU4, 40, 64);
   const TestActivations x(ops(), RandomFloats(random, size_t(3) * 64), 64);
   std::vector<float> out(3 * 50, 5.0f);
-  ops().matmul(w.packed, x.View(0, 3, true), {1, 3}, {out.data(), 50, false});
+  ops().matmul(w.packed, x.View(true), {1, 3}, {out.data(), 50, false});
   for (int32_t at = 0; at < 150; ++at) {
     const bool mine = at % 50 >= 16 && at % 50 < 40;
     EXPECT_EQ(out[at] == 5.0f, !mine) << at;
@@ -141,10 +142,10 @@ TEST_P(OpsTest, AddingProductIsTheProductPlusWhatWasThere) {
     const TestMatrix w(random, packing, 40, 96);
     const TestActivations x(ops(), RandomFloats(random, size_t(9) * 96), 96);
     std::vector<float> out = RandomFloats(random, 9 * 40);
-    const std::vector<float> product = Multiply(ops(), w.packed, x.View(0, 9, true));
+    const std::vector<float> product = Multiply(ops(), w.packed, x.View(true));
     std::vector<float> expected(out);
     for (size_t at = 0; at < out.size(); ++at) expected[at] += product[at];
-    ops().matmul(w.packed, x.View(0, 9, true), {0, w.packed.tiles()}, {out.data(), 40, true});
+    ops().matmul(w.packed, x.View(true), {0, w.packed.tiles()}, {out.data(), 40, true});
     EXPECT_TRUE(SameBits(out, expected));
   }
 }
@@ -162,7 +163,7 @@ TEST_P(OpsTest, LargestQuantisedProductIsExact) {
       const TestActivations x(ops(), std::vector<float>(cols, sign * 127.0f), cols);
       const PackedMatrix w{packing, kTileRows, cols, tile};
       const float weight = packing == Packing::kU4 ? 15 : 127;
-      for (const float value : Multiply(ops(), w, x.View(0, 1, true))) {
+      for (const float value : Multiply(ops(), w, x.View(true))) {
         EXPECT_EQ(value, sign * weight * 127 * cols);
       }
     }
@@ -173,15 +174,16 @@ TEST_P(OpsTest, QuantiseRoundsToTheNearestOf127Steps) {
   std::mt19937 random = SeededRandom(16);
   for (const float size : {1e-20f, 1.0f, 3e5f, 1e37f}) {
     const TestActivations x(ops(), RandomFloats(random, 576, size), 576);
-    for (int32_t k = 0; k < 576; ++k) {
-      const float scale = x.scale[k / kBlockCols];
-      EXPECT_LE(std::abs(x.q[k]), 127);
-      EXPECT_LE(std::abs(x.values[k] - x.q[k] * scale), 0.50001f * scale);
-    }
-    for (int32_t block = 0; block < 18; ++block) {
+    for (int32_t col = 0; col < 576; col += kBlockCols) {
+      const QuantisedRows block = x.BlockOf(0, col);
       int32_t sum = 0;
-      for (int32_t k = 0; k < kBlockCols; ++k) sum += x.q[block * kBlockCols + k];
-      EXPECT_EQ(x.sum[block], x.scale[block] * sum);
+      for (int32_t k = 0; k < kBlockCols; ++k) {
+        EXPECT_LE(std::abs(block.q[k]), 127);
+        EXPECT_LE(std::abs(x.values[col + k] - block.q[k] * *block.scale), 0.50001f * *block.scale);
+        sum += block.q[k];
+      }
+      EXPECT_EQ(*block.sum, *block.scale * sum);
+      EXPECT_EQ(*block.fine, 0);
     }
   }
 }
@@ -192,15 +194,16 @@ TEST_P(OpsTest, BlockWithAPeakIsFineAndHas256TimesAsManySteps) {
     std::vector<float> values = RandomFloats(random, 64, size);
     values[5] = 30 * size;
     const TestActivations x(ops(), values, 64, kSome);
-    EXPECT_EQ(x.fine, (std::vector<uint8_t>{1, 0}));
+    const QuantisedRows block = x.BlockOf(0, 0);
+    EXPECT_EQ(*block.fine, 1);
+    EXPECT_EQ(*x.BlockOf(0, 32).fine, 0);
     int32_t sum = 0;
-    for (size_t k = 0; k < 32; ++k) {
+    for (int32_t k = 0; k < 32; ++k) {
       // A rest of half a step, or 128 / 256, has no place but 127.
-      EXPECT_NEAR(x.Quantised(k), values[k], 1.001 * x.scale[0] / 256);
-      sum += 256 * x.q[k] + x.rest[k];
+      EXPECT_NEAR(x.Quantised(0, k), values[k], 1.001 * *block.scale / 256);
+      sum += 256 * block.q[k] + block.rest[k];
     }
-    EXPECT_EQ(x.sum[0], x.scale[0] * (static_cast<float>(sum) / 256));
-    for (size_t k = 32; k < 64; ++k) EXPECT_EQ(x.rest[k], 0);
+    EXPECT_EQ(*block.sum, *block.scale * (static_cast<float>(sum) / 256));
   }
 }
 
@@ -221,7 +224,7 @@ TEST_P(OpsTest, QuantisedZeroBlockIsZero) {
     const TestActivations x(ops(), std::vector<float>(32, value), 32);
     EXPECT_EQ(x.scale[0], 0);
     EXPECT_EQ(x.sum[0], 0);
-    EXPECT_TRUE(std::all_of(x.q.begin(), x.q.end(), [](int8_t q) { return q == 0; }));
+    EXPECT_TRUE(std::all_of(&x.q[0], &x.q[32], [](int8_t q) { return q == 0; }));
   }
 }
 
@@ -230,10 +233,11 @@ TEST_P(OpsTest, QuantisedBlockThatIsNotFiniteIsNan) {
     std::vector<float> values(96, 1.0f);
     values[40] = value;
     const TestActivations x(ops(), values, 96);
-    EXPECT_TRUE(std::isnan(x.scale[1]) && std::isnan(x.sum[1]));
-    EXPECT_TRUE(std::all_of(&x.q[32], &x.q[64], [](int8_t q) { return q == 0; }));
-    EXPECT_EQ(x.q[0], 127);
-    EXPECT_EQ(x.q[95], 127);
+    const QuantisedRows block = x.BlockOf(0, 32);
+    EXPECT_TRUE(std::isnan(*block.scale) && std::isnan(*block.sum));
+    EXPECT_TRUE(std::all_of(block.q, block.q + 32, [](int8_t q) { return q == 0; }));
+    EXPECT_EQ(x.BlockOf(0, 0).q[0], 127);
+    EXPECT_EQ(x.BlockOf(0, 64).q[31], 127);
   }
 }
 
@@ -330,8 +334,8 @@ TEST(OpsConformance, TablesOfEqualNumericsGiveEqualBits) {
         const TestActivations xb(*b, values, c.cols, kSome);
         EXPECT_TRUE(xa.q == xb.q && xa.rest == xb.rest && xa.fine == xb.fine);
         EXPECT_TRUE(SameBits(xa.scale, xb.scale) && SameBits(xa.sum, xb.sum));
-        EXPECT_TRUE(SameBits(Multiply(*a, w.packed, xa.View(0, 21, c.int8)),
-                             Multiply(*b, w.packed, xb.View(0, 21, c.int8))));
+        EXPECT_TRUE(SameBits(Multiply(*a, w.packed, xa.View(c.int8)),
+                             Multiply(*b, w.packed, xb.View(c.int8))));
       }
       for (const int32_t n : {5, 16, 100, 576}) {
         const std::vector<float> x = RandomFloats(random, n, 20);

@@ -111,33 +111,42 @@ struct TestActivations {
                   int32_t fine_below = 0)
       : rows(static_cast<int32_t>(row_values.size()) / row_cols),
         cols(row_cols),
-        values(std::move(row_values)),
-        q(values.size()),
-        rest(values.size()),
-        fine(size_t(rows) * (cols / kBlockCols)),
-        scale(size_t(rows) * (cols / kBlockCols)),
-        sum(scale.size()) {
-    for (int32_t row = 0; row < rows && cols % kBlockCols == 0; ++row) {
-      const size_t block = size_t(row) * (cols / kBlockCols);
-      const size_t at = size_t(row) * cols;
-      ops.quantise(&values[at], cols, fine_below,
-                   {&q[at], &rest[at], &fine[block], &scale[block], &sum[block]});
+        values(std::move(row_values)) {
+    if (cols % kBlockCols != 0) return;
+    const size_t panels = (rows + kPanelRows - 1) / kPanelRows;
+    const size_t blocks = panels * kPanelRows * (cols / kBlockCols);
+    q.resize(blocks * kBlockCols);
+    rest.resize(blocks * kBlockCols);
+    fine.resize(blocks);
+    scale.resize(blocks);
+    sum.resize(blocks);
+    const QuantisedOut all{q.data(), rest.data(), fine.data(), scale.data(), sum.data()};
+    for (int32_t row = 0; row < rows; ++row) {
+      ops.quantise(&values[size_t(row) * cols], cols, fine_below, all.From(cols, row, 0));
     }
   }
-  double Quantised(size_t at) const { return (q[at] + rest[at] / 256.0) * scale[at / kBlockCols]; }
-  /// Rows [first, first + count); in 8 bits, or else exact.
-  Activations View(int32_t first, int32_t count, bool int8) const {
-    const size_t at = size_t(first) * cols;
-    const size_t block = size_t(first) * (cols / kBlockCols);
-    Activations view{count, cols, values.data() + at, !int8};
-    if (int8) {
-      view.q = q.data() + at;
-      view.rest = rest.data() + at;
-      view.fine = fine.data() + block;
-      view.scale = scale.data() + block;
-      view.sum = sum.data() + block;
-    }
+
+  /// The block that holds a value.
+  QuantisedRows BlockOf(int32_t row, int32_t col) const {
+    const QuantisedRows all{q.data(), rest.data(), fine.data(), scale.data(), sum.data()};
+    return all.From(cols, row, col);
+  }
+  double Quantised(int32_t row, int32_t col) const {
+    const QuantisedRows block = BlockOf(row, col);
+    const double more = *block.fine != 0 ? block.rest[col % kBlockCols] / 256.0 : 0;
+    return (block.q[col % kBlockCols] + more) * *block.scale;
+  }
+
+  /// All rows; in 8 bits, or else exact.
+  Activations View(bool int8) const {
+    Activations view{rows, cols, values.data(), !int8, {}};
+    if (int8) view.quantised = {q.data(), rest.data(), fine.data(), scale.data(), sum.data()};
     return view;
+  }
+  /// Rows [first, first + count) as activations of their own.
+  TestActivations Part(const Ops& ops, int32_t first, int32_t count, int32_t fine_below) const {
+    const auto begin = values.begin() + size_t(first) * cols;
+    return TestActivations(ops, {begin, begin + size_t(count) * cols}, cols, fine_below);
   }
 };
 
