@@ -25,7 +25,7 @@ KINDS = {"whole": ("both",), "split": ("prefill", "decode"), "all": "all"}
 
 def prompt_of(length: int, which: int) -> list[int]:
     """Distinct from the first token on, so that no cache knows it."""
-    return [1000 + which] + [2000 + (i * 37 + which * 101) % 20000 for i in range(length - 1)]
+    return [1000 + (length * 131 + which) % 20000] + [2000 + (i * 37 + which * 101) % 20000 for i in range(length - 1)]
 
 
 class Timed:

@@ -274,7 +274,9 @@ void Role::Land(size_t count) {
     engine::Sequence& sequence = attempt->sequence;
     const auto tokens = static_cast<int32_t>(sequence.tokens.size());
     const int32_t found = TakePrefix(sequence, sequence.prefix(tokens));
-    prefix_stats_.Count(sequence.tokens.size(), found * options_.block_tokens);
+    if (pool_->has_prefix_cache()) {
+      prefix_stats_.Count(sequence.tokens.size(), found * options_.block_tokens);
+    }
   }
   for (Attempt* attempt : landing) {
     std::vector<BlockId>& blocks = attempt->sequence.blocks;

@@ -158,7 +158,9 @@ void Role::GiveBlocks(std::span<const size_t> admitted) {
     pool_->TakePrefix(prefix, found, sequence.blocks);
     sequence.computed = found * options_.block_tokens;
     sequence.cached_tokens = sequence.computed;
-    prefix_stats_.Count(sequence.tokens.size(), sequence.computed);
+    if (pool_->has_prefix_cache()) {
+      prefix_stats_.Count(sequence.tokens.size(), sequence.computed);
+    }
   }
   for (size_t i : admitted) {
     Attempt& attempt = *queue_[i];

@@ -77,6 +77,7 @@ class BlockPool {
     return holders.sequences <= sequences && holders.transfers == 0;
   }
 
+  bool has_prefix_cache() const { return prefixes_ != nullptr; }
   PrefixMatch FindPrefix(const Prefix& prefix) const;
   /// Appends the first `count` blocks that FindPrefix counted, held for a sequence. They are
   /// shared: nobody may write to them.
