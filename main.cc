@@ -1,4 +1,5 @@
 // pdserve: parse the options, start the role's parts, wait for SIGTERM, drain, exit.
+#include <grpc/grpc.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -204,6 +205,8 @@ int Run(const Config& config) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("pdserve"));
   spdlog::set_level(spdlog::level::from_str(config.log_level));
   const sigset_t signals = BlockSignals();
+  grpc_init();  // and never shut down: with the last server gone, that waits up to 10 s for a
+                // poller
   Process process;
   if (const absl::Status status = StartProcess(config, process); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));

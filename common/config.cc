@@ -239,9 +239,16 @@ std::optional<std::string> CheckAddresses(const Config& config) {
   return std::nullopt;
 }
 
+// It stands in log lines and as a label.
+bool IsName(const std::string& text) {
+  constexpr size_t kLongest = 128;
+  return text.size() <= kLongest &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
 // What options demand of each other.
 std::optional<std::string> CheckTogether(const Config& config) {
-  if (config.role == Role::kRouter && config.nodes.empty()) {
+  if (config.role == Role::kRouter && config.node_addresses().empty()) {
     return "--nodes: a router wants the addresses of its nodes";
   }
   const bool has_router = config.role == Role::kRouter || config.role == Role::kAll;
@@ -253,6 +260,9 @@ std::optional<std::string> CheckTogether(const Config& config) {
   }
   if (config.role != Role::kAll && config.transport == "inproc") {
     return WrongValue("transport", config.transport, "tcp between processes");
+  }
+  if (!IsName(config.node_id)) {
+    return "--node_id: want at most 128 printable ASCII characters without spaces";
   }
   if (config.peer_timeout < 2 * config.heartbeat_interval) {
     return WrongValue("peer_timeout", absl::FormatDuration(config.peer_timeout),

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/check.h"
 
 namespace pdserve {
 
@@ -52,6 +53,22 @@ class CondVar {
 
  private:
   std::condition_variable waiters_;
+};
+
+/// The wait of a destructor for what it has ended itself, in a loop over the condition. It has an
+/// end: what then still runs is stuck, our own bug, and a process that says so is better than one
+/// that hangs. Counts seconds without a notice, so that a stopped process does not run out of them.
+class LastWait {
+ public:
+  explicit LastWait(int seconds = 60) : seconds_left_(seconds) {}
+  void For(CondVar& changed, Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (changed.WaitFor(mutex, absl::Seconds(1))) return;
+    const bool is_stuck = --seconds_left_ <= 0;
+    PD_CHECK(!is_stuck);
+  }
+
+ private:
+  int seconds_left_;
 };
 
 }  // namespace pdserve

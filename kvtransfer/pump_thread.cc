@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kCallsPerHandOver = 16;
 // What a peer gives as its reason, in our own errors.
 constexpr size_t kReasonBytes = 200;
+constexpr int kLastTurns = 100;
 
 const absl::Status& ShuttingDown() {
   static const auto* status = new absl::Status(absl::CancelledError("the node is shutting down"));
@@ -152,8 +153,10 @@ void PumpThread::ShutDown() {
   TakeCalls();
   offers_.EndAll(ShuttingDown(), clock_->Now());
   fetches_.EndAll(ShuttingDown(), clock_->Now());
-  while (!links_.empty()) {
-    links_.CloseAll(ShuttingDown());  // again each time: a peer may connect meanwhile
+  // A peer may connect meanwhile, so all are closed each time; one that does so again and again
+  // doesn't keep us: what is left then goes with the transport.
+  for (int turn = 0; turn < kLastTurns && !links_.empty(); ++turn) {
+    links_.CloseAll(ShuttingDown());
     transport_->Poll(this, absl::Milliseconds(100));
   }
 }

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace pdserve::node {
@@ -107,10 +106,10 @@ void Desk::CancelAll() {
 }
 
 bool Desk::WaitUntilDrained(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
+  const absl::Time end = parts_.clock->Now() + timeout;
   MutexLock lock(&mutex_);
   while (!drained_) {
-    const absl::Duration left = end - absl::Now();
+    const absl::Duration left = end - parts_.clock->Now();
     if (left <= absl::ZeroDuration()) return false;
     changed_.WaitFor(mutex_, left);
   }

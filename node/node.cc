@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/message_limit.h"
 #include "common/status_macros.h"
 #include "node/desk.h"
 #include "node/session.h"
@@ -20,8 +22,6 @@
 
 namespace pdserve::node {
 namespace {
-
-constexpr int kLargestMessageBytes = 64 << 20;
 
 uint64_t RandomIncarnation() {
   std::random_device device;
@@ -101,7 +101,12 @@ ComposedNode::~ComposedNode() {
       desk_.CancelAll();
       cancelled.set_value();
     });
-    if (posted) cancelled.get_future().wait();
+    auto done = cancelled.get_future();
+    // As LastWait has it: a loop that takes no call for a minute is stuck.
+    for (int seconds = 0;
+         posted && done.wait_for(std::chrono::seconds(1)) != std::future_status::ready;) {
+      PD_CHECK(++seconds < 60);
+    }
   }
   pump_.reset();
   if (loop_) loop_->Stop();
@@ -256,14 +261,15 @@ std::shared_ptr<grpc::Channel> ComposedNode::InProcessChannel() {
   grpc::AddInsecureChannelFromFd(server_.get(), ends[0]);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kLargestMessageBytes);
+  arguments.SetMaxSendMessageSize(kLargestMessageBytes);
   return grpc::CreateCustomInsecureChannelFromFd(options_.node_id, ends[1], arguments);
 }
 
 bool ComposedNode::Drain(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
+  const absl::Time end = clock_->Now() + timeout;
   if (!loop_->PostReserved([this] { desk_.Drain(); })) return false;
   if (!desk_.WaitUntilDrained(timeout)) return false;
-  return service_->WaitUntilSent(end - absl::Now());
+  return service_->WaitUntilSent(end - clock_->Now());
 }
 
 void ComposedNode::Opened(SessionId session) {

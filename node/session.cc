@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "node/session_stream.h"
 
 namespace pdserve::node {
@@ -81,13 +80,13 @@ absl::Time SessionService::DropSilent(absl::Time now) {
 }
 
 bool SessionService::WaitUntilSent(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
+  const absl::Time end = clock_->Now() + timeout;
   const auto unsent = [this] {
     const auto all = All();
     return std::any_of(all.begin(), all.end(), [](const auto& s) { return s->HasUnsent(); });
   };
   while (unsent()) {
-    const absl::Duration left = end - absl::Now();
+    const absl::Duration left = end - clock_->Now();
     if (left <= absl::ZeroDuration()) return false;
     // The notice may have come between the look and the wait; look again soon.
     MutexLock lock(&mutex_);

@@ -72,7 +72,9 @@ class Api::Registration {
 };
 
 Api::Api(const RouterOptions& options, DispatchContext* context)
-    : options_(options), context_(context), gate_(options.max_requests, context->metrics) {}
+    : options_(options),
+      context_(context),
+      gate_(options.max_requests, context->metrics, context->clock) {}
 
 void Api::ExpireRunning() {
   MutexLock lock(&mutex_);

@@ -163,19 +163,24 @@ Result<PreparedPrompt> FitContext(const Ask& ask, std::vector<TokenId> ids, int6
   return PreparedPrompt{std::move(ids), ask.max_tokens.value_or(standard)};
 }
 
-Result<std::vector<TokenId>> Tokenise(const Prompt& prompt, const ServedModel& model) {
+Result<std::vector<TokenId>> Tokenise(const Prompt& prompt, const std::string& path,
+                                      const ServedModel& model) {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {  // no BOS is added
     for (size_t i = 0; i < ids->size(); ++i) {
       if ((*ids)[i].value < model.vocab_size) continue;
-      return InvalidValue("prompt", fmt::format("token id {} at {} is outside the vocabulary of {}",
-                                                (*ids)[i].value, i, model.vocab_size));
+      return InvalidValue(path, fmt::format("token id {} at {} is outside the vocabulary of {}",
+                                            (*ids)[i].value, i, model.vocab_size));
     }
     return *ids;
   }
   auto encoded = model.text->Encode(std::get<std::string>(prompt), /*add_special=*/true,
                                     /*parse_special=*/true);
-  if (!encoded.ok()) return InvalidValue("prompt", std::string(encoded.status().message()));
+  if (!encoded.ok()) return InvalidValue(path, std::string(encoded.status().message()));
   return *std::move(encoded);
+}
+
+std::string PathOf(const Ask& ask, size_t prompt) {
+  return ask.prompts.size() == 1 ? "prompt" : fmt::format("prompt[{}]", prompt);
 }
 
 Result<std::vector<TokenId>> TokeniseChat(const Ask& ask, const ServedModel& model) {
@@ -220,7 +225,7 @@ Result<std::vector<PreparedPrompt>> Prepare(const Ask& ask, const ServedModel& m
   const size_t count = ask.endpoint == Endpoint::kChat ? 1 : ask.prompts.size();
   for (size_t i = 0; i < count; ++i) {
     auto ids = ask.endpoint == Endpoint::kChat ? TokeniseChat(ask, model)
-                                               : Tokenise(ask.prompts[i], model);
+                                               : Tokenise(ask.prompts[i], PathOf(ask, i), model);
     if (auto* error = std::get_if<ApiError>(&ids)) return *error;
     auto fit = FitContext(ask, std::get<std::vector<TokenId>>(std::move(ids)), max_context_tokens);
     if (auto* error = std::get_if<ApiError>(&fit)) return *error;

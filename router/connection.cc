@@ -81,6 +81,16 @@ ApiError ErrorOf(const boost::system::error_code& error, const HttpOptions& opti
   return BrokenRequest(400, "bad_request", fmt::format("not HTTP/1.1: {}", error.message()));
 }
 
+// Only chunks are undone here. What a proxy before us may take for another framing is not guessed
+// at.
+bool HasUnknownCoding(const http::request<http::string_body>& message) {
+  const auto codings = message.equal_range(http::field::transfer_encoding);
+  return std::any_of(codings.first, codings.second, [](const auto& field) {
+    const auto value = field.value();
+    return !absl::EqualsIgnoreCase(absl::string_view(value.data(), value.size()), "chunked");
+  });
+}
+
 }  // namespace
 
 Connection::Connection(HttpServer* server, asio::ip::tcp::socket socket)
@@ -138,6 +148,8 @@ void Connection::Write(std::string_view bytes) {
   if (!is_writing_) StartWrite();
 }
 
+absl::Time Connection::now() const { return server_->clock()->Now(); }
+
 absl::Time Connection::stuck_at() const {
   if (unsent_bytes() <= kMaxUnsentBytes) return absl::InfiniteFuture();
   return unsent_bytes() > kFarTooManyBytes ? absl::InfinitePast() : progress_at_ + kMoment;
@@ -188,7 +200,16 @@ asio::awaitable<bool> Connection::Flush() {
   co_return true;
 }
 
+// Clients of old send an empty line behind a body, which is no part of the next request.
+void Connection::SkipEmptyLines() {
+  const auto text = [this] {
+    return std::string_view(static_cast<const char*>(incoming_.data().data()), incoming_.size());
+  };
+  while (text().starts_with("\r\n")) incoming_.consume(2);
+}
+
 bool Connection::Parse(Parser& parser, std::optional<ApiError>& broken) {
+  if (!parser.got_some()) SkipEmptyLines();
   while (!parser.is_done() && incoming_.size() > 0) {
     boost::system::error_code error;
     const size_t used = parser.put(incoming_.data(), error);
@@ -243,6 +264,10 @@ asio::awaitable<bool> Connection::ServeOne() {
   const ReadEnd end = co_await ReadRequest(parser, broken);
   if (end == ReadEnd::kClosed) co_return false;
   auto message = parser.release();
+  if (!broken && HasUnknownCoding(message)) {
+    broken = BrokenRequest(501, "unsupported_transfer_coding",
+                           "of the transfer codings only chunked is known");
+  }
   Exchange exchange(*this, RequestFrom(message), std::move(broken));
   serving_ = &exchange;
   if (has_peer_shut_) OnPeerShut();

@@ -40,6 +40,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   /// The peer is gone, or we have ended it ourselves.
   bool has_ended() const { return has_ended_; }
   absl::Time stuck_at() const;
+  absl::Time now() const;
   void Write(std::string_view bytes);
   /// Until all is sent; false: it never will be.
   boost::asio::awaitable<bool> Flush();
@@ -53,6 +54,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> ServeOne();
   boost::asio::awaitable<ReadEnd> ReadRequest(Parser& parser, std::optional<ApiError>& broken);
   /// Feeds the parser what is there. False: more bytes are needed.
+  void SkipEmptyLines();
   bool Parse(Parser& parser, std::optional<ApiError>& broken);
   /// Waits for more bytes. False: the peer has ended, or the time is over.
   boost::asio::awaitable<bool> Fill(absl::Time deadline);

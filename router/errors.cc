@@ -25,6 +25,12 @@ ApiError ServerError(int status, std::string_view code, std::string_view message
   return error;
 }
 
+// What a client has sent comes back in messages: enough of it to be known again.
+std::string Clipped(const std::string& text) {
+  constexpr size_t kLongest = 1024;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
 }  // namespace
 
 ApiError InvalidType(std::string_view param, std::string_view expected) {
@@ -99,10 +105,10 @@ ApiError NotFound(std::string_view code, std::string_view message) {
 std::string ErrorJson(const ApiError& error) {
   using Json = nlohmann::ordered_json;
   const auto text_or_null = [](const std::string& text) {
-    return text.empty() ? Json(nullptr) : Json(text);
+    return text.empty() ? Json(nullptr) : Json(Clipped(text));
   };
   const Json body = {{"error",
-                      {{"message", error.message},
+                      {{"message", Clipped(error.message)},
                        {"type", error.type},
                        {"param", text_or_null(error.param)},
                        {"code", text_or_null(error.code)}}}};

@@ -76,8 +76,6 @@ void Fleet::OnHello(NodeIndex node, NodeFacts facts, std::string text_spec) {
   {
     MutexLock lock(&mutex_);
     NodeState& state = state_.nodes[node.value];
-    metrics_->Set(Series::kNodeUp, {facts.id}, 1);
-    metrics_->Set(Series::kBlocksCapacity, {facts.id}, facts.capacity_blocks);
     state.facts = std::move(facts);
     spdlog::info("node {} ({}) at {}", state.facts.id, RoleOf(state), state.address);
     state.load = NodeLoad{};
@@ -87,6 +85,7 @@ void Fleet::OnHello(NodeIndex node, NodeFacts facts, std::string text_spec) {
     must_load = !texts_.contains(sha256);
     if (must_load) texts_[sha256] = LoadedText{};
     Refresh();
+    ShowLoad(state);
   }
   if (!must_load) return;
   boost::asio::post(text_thread_,
@@ -113,24 +112,7 @@ void Fleet::OnLoad(NodeIndex node, const NodeLoad& load) {
   NodeState& state = state_.nodes[node.value];
   state.load = load;
   shown_ = nullptr;
-  const std::string& id = state.facts.id;
-  metrics_->Set(Series::kBlocks, {id, "free"}, load.free_blocks);
-  metrics_->Set(Series::kBlocks, {id, "cached"}, load.cached_blocks);
-  metrics_->Set(Series::kBlocks, {id, "sequence"}, load.sequence_blocks);
-  metrics_->Set(Series::kBlocks, {id, "transfer"}, load.transfer_blocks);
-  metrics_->Set(Series::kBlocksCapacity, {id}, load.capacity_blocks);
-  metrics_->Set(Series::kNodeAttempts, {id, "waiting"}, load.waiting);
-  metrics_->Set(Series::kNodeAttempts, {id, "prefilling"}, load.prefilling);
-  metrics_->Set(Series::kNodeAttempts, {id, "transferring"}, load.transferring);
-  metrics_->Set(Series::kNodeAttempts, {id, "decoding"}, load.decoding);
-  const auto set = [&](Series series, uint64_t value) {
-    metrics_->Set(series, {id}, static_cast<double>(value));
-  };
-  set(Series::kQueuedTokens, load.queued_tokens);
-  set(Series::kPreemptions, load.preemptions);
-  set(Series::kPrefilledTokens, load.prefilled_tokens);
-  set(Series::kGeneratedTokens, load.generated_tokens);
-  set(Series::kTransferBytes, load.transfer_bytes);
+  ShowLoad(state);
 }
 
 void Fleet::OnDraining(NodeIndex node) {
@@ -150,11 +132,13 @@ void Fleet::OnLost(NodeIndex node, const std::string& why) {
   if (text != texts_.end() && text->second.is_done && text->second.text == nullptr) {
     texts_.erase(text);
   }
-  if (!state.facts.id.empty()) {
+  if (named_.contains(state.facts.id) && named_[state.facts.id] == node) {
     metrics_->RemoveNode(state.facts.id);
     metrics_->Set(Series::kNodeUp, {state.facts.id}, 0);
   }
   Refresh();
+  const auto heir = named_.find(state.facts.id);
+  if (heir != named_.end()) ShowLoad(state_.nodes[heir->second.value]);
 }
 
 std::string Fleet::KnownTextSha256() {
@@ -165,8 +149,23 @@ std::string Fleet::KnownTextSha256() {
   return "";
 }
 
+void Fleet::NameNodes() {
+  absl::erase_if(named_, [&](const auto& entry) {
+    const NodeIndex node = entry.second;
+    return !is_open_[node.value] || state_.nodes[node.value].facts.id != entry.first;
+  });
+  for (const NodeState& node : state_.nodes) {
+    if (is_open_[node.index.value]) named_.try_emplace(node.facts.id, node.index);
+  }
+}
+
+bool Fleet::HasName(const NodeState& node) const {
+  const auto named = named_.find(node.facts.id);
+  return named != named_.end() && named->second == node.index;
+}
+
 bool Fleet::CouldServe(const NodeState& node) const {
-  if (!is_open_[node.index.value]) return false;
+  if (!is_open_[node.index.value] || !HasName(node)) return false;
   const auto loaded = texts_.find(node.facts.text_sha256);
   return loaded != texts_.end() && loaded->second.text != nullptr;
 }
@@ -195,11 +194,20 @@ void Fleet::ChooseModel() {
 
 NodeStage Fleet::StageOf(const NodeState& node) {
   if (!is_open_[node.index.value]) return NodeStage::kAbsent;
+  if (!HasName(node)) return NodeStage::kUnusable;
   const LoadedText& loaded = texts_[node.facts.text_sha256];
   if (!loaded.is_done) return NodeStage::kLoadingText;
   if (loaded.text == nullptr) return NodeStage::kUnusable;
   if (node.facts.fingerprint != state_.model->fingerprint) return NodeStage::kMismatched;
   return is_draining_[node.index.value] ? NodeStage::kDraining : NodeStage::kReady;
+}
+
+std::string Fleet::ProblemOf(const NodeState& node, NodeStage stage) {
+  if (stage == NodeStage::kMismatched) return "its model differs from the one that is served";
+  if (stage != NodeStage::kUnusable) return "";
+  if (HasName(node)) return texts_[node.facts.text_sha256].problem;
+  const NodeState& first = state_.nodes[named_[node.facts.id].value];
+  return fmt::format("the node at {} has the same --node_id", first.address);
 }
 
 void Fleet::ForgetUnusedTexts() {
@@ -213,21 +221,48 @@ void Fleet::ForgetUnusedTexts() {
 void Fleet::Refresh() {
   shown_ = nullptr;
   ForgetUnusedTexts();
+  NameNodes();
   ChooseModel();
   int64_t context = std::numeric_limits<int64_t>::max();
   for (NodeState& node : state_.nodes) {
     const NodeStage stage = StageOf(node);
-    if (stage != NodeStage::kAbsent) node.problem.clear();
-    if (stage == NodeStage::kUnusable) node.problem = texts_[node.facts.text_sha256].problem;
-    if (stage == NodeStage::kMismatched) {
-      node.problem = "its model differs from the one that is served";
-      if (node.stage != stage) spdlog::warn("node {}: {}", node.facts.id, node.problem);
+    if (stage != NodeStage::kAbsent) {
+      std::string problem = ProblemOf(node, stage);
+      if (!problem.empty() && problem != node.problem) {
+        spdlog::warn("node {} at {}: {}", node.facts.id, node.address, problem);
+      }
+      node.problem = std::move(problem);
     }
     node.stage = stage;
     if (node.is_ready()) context = std::min<int64_t>(context, node.facts.max_context_tokens);
   }
   if (context != std::numeric_limits<int64_t>::max()) state_.max_context_tokens = context;
   ShowNodes();
+}
+
+// Two nodes of one id would overwrite each other's figures: shown is the one that has the name.
+void Fleet::ShowLoad(const NodeState& node) {
+  if (!HasName(node)) return;
+  const std::string& id = node.facts.id;
+  const NodeLoad& load = node.load;
+  const auto set = [&](Series series, uint64_t value) {
+    metrics_->Set(series, {id}, static_cast<double>(value));
+  };
+  set(Series::kNodeUp, 1);
+  set(Series::kBlocksCapacity, load.capacity_blocks);
+  metrics_->Set(Series::kBlocks, {id, "free"}, load.free_blocks);
+  metrics_->Set(Series::kBlocks, {id, "cached"}, load.cached_blocks);
+  metrics_->Set(Series::kBlocks, {id, "sequence"}, load.sequence_blocks);
+  metrics_->Set(Series::kBlocks, {id, "transfer"}, load.transfer_blocks);
+  metrics_->Set(Series::kNodeAttempts, {id, "waiting"}, load.waiting);
+  metrics_->Set(Series::kNodeAttempts, {id, "prefilling"}, load.prefilling);
+  metrics_->Set(Series::kNodeAttempts, {id, "transferring"}, load.transferring);
+  metrics_->Set(Series::kNodeAttempts, {id, "decoding"}, load.decoding);
+  set(Series::kQueuedTokens, load.queued_tokens);
+  set(Series::kPreemptions, load.preemptions);
+  set(Series::kPrefilledTokens, load.prefilled_tokens);
+  set(Series::kGeneratedTokens, load.generated_tokens);
+  set(Series::kTransferBytes, load.transfer_bytes);
 }
 
 void Fleet::ShowNodes() {

@@ -85,6 +85,12 @@ class Fleet final : public SessionListener {
   NodeStage StageOf(const NodeState& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChooseModel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CouldServe(const NodeState& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Each id is one open node's: that of the first, until it goes.
+  void NameNodes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasName(const NodeState& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ProblemOf(const NodeState& node, NodeStage stage)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowLoad(const NodeState& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetUnusedTexts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowNodes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -98,6 +104,7 @@ class Fleet final : public SessionListener {
   FleetSnapshot state_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> is_draining_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> is_open_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, NodeIndex> named_ ABSL_GUARDED_BY(mutex_);   // by node id
   absl::flat_hash_map<std::string, LoadedText> texts_ ABSL_GUARDED_BY(mutex_);  // by SHA-256
   std::shared_ptr<const FleetSnapshot> shown_ ABSL_GUARDED_BY(mutex_);          // null: out of date
 };

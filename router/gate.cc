@@ -1,7 +1,5 @@
 #include "router/gate.h"
 
-#include "absl/time/clock.h"
-
 namespace pdserve::router {
 
 Gate::Entry Gate::Enter() {
@@ -38,9 +36,9 @@ bool Gate::is_shut() const {
 }
 
 bool Gate::WaitUntilEmpty(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
+  const absl::Time end = clock_->Now() + timeout;
   MutexLock lock(&mutex_);
-  while (requests_ > 0 && absl::Now() < end) changed_.WaitFor(mutex_, end - absl::Now());
+  while (requests_ > 0 && clock_->Now() < end) changed_.WaitFor(mutex_, end - clock_->Now());
   return requests_ == 0;
 }
 

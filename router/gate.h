@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/metrics.h"
 #include "common/mutex.h"
 
@@ -13,7 +14,8 @@ namespace pdserve::router {
 
 class Gate {
  public:
-  Gate(int64_t limit, Metrics* metrics) : limit_(limit), metrics_(metrics) {}
+  Gate(int64_t limit, Metrics* metrics, const Clock* clock)
+      : limit_(limit), metrics_(metrics), clock_(clock) {}
   enum class Entry { kOpen, kFull, kClosed };
   /// A request with one choice comes in. kOpen: counted until Leave.
   Entry Enter();
@@ -31,6 +33,7 @@ class Gate {
  private:
   const int64_t limit_;
   Metrics* const metrics_;
+  const Clock* const clock_;
   mutable Mutex mutex_;
   CondVar changed_;
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;

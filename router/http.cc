@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
 #include "router/connection.h"
 #include "spdlog/fmt/fmt.h"
 
@@ -87,7 +86,7 @@ void Exchange::Respond(const Answer& answer) {
   must_close_ =
       answer.must_close || !request_.keeps_alive || request_.is_old || broken_.has_value();
   std::string text = StatusLine(answer.status);
-  text += CommonHeaders(request_, must_close_, absl::Now());
+  text += CommonHeaders(request_, must_close_, connection_.now());
   text += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", answer.content_type,
                       answer.body.size());
   if (answer.retry_after > absl::ZeroDuration()) {
@@ -107,7 +106,7 @@ void Exchange::StartStream() {
   has_started_ = true;
   is_streaming_ = true;
   must_close_ = !request_.keeps_alive || request_.is_old;
-  std::string text = StatusLine(200) + CommonHeaders(request_, must_close_, absl::Now());
+  std::string text = StatusLine(200) + CommonHeaders(request_, must_close_, connection_.now());
   text += "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
   if (!request_.is_old) text += "Transfer-Encoding: chunked\r\n";
   connection_.Write(text + "\r\n");
@@ -232,7 +231,7 @@ void HttpServer::StopListening() {
     Ignore(acceptor_.close(ignored));
   });
   MutexLock lock(&mutex_);
-  while (is_accepting_) changed_.WaitFor(mutex_, absl::Seconds(1));
+  for (LastWait wait; is_accepting_;) wait.For(changed_, mutex_);
   CloseConnections(/*only_idle=*/true);
 }
 
@@ -244,7 +243,7 @@ void HttpServer::Close() {
   StopListening();
   MutexLock lock(&mutex_);
   CloseConnections(/*only_idle=*/false);
-  while (!connections_.empty()) changed_.WaitFor(mutex_, absl::Seconds(1));
+  for (LastWait wait; !connections_.empty();) wait.For(changed_, mutex_);
 }
 
 }  // namespace pdserve::router

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/message_limit.h"
 #include "router/session_stream.h"
 #include "spdlog/spdlog.h"
 
@@ -21,7 +22,8 @@ constexpr absl::Duration kLastWordWithin = absl::Seconds(1);
 std::shared_ptr<grpc::Channel> ChannelTo(const NodeEndpoint& endpoint) {
   if (endpoint.channel != nullptr) return endpoint.channel;
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(512 << 20);  // a hello carries the vocabulary
+  arguments.SetMaxReceiveMessageSize(kLargestMessageBytes);
+  arguments.SetMaxSendMessageSize(kLargestMessageBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
@@ -152,7 +154,7 @@ void Session::Close() {
   if (stream != nullptr) stream->Cancel();
   stream.reset();
   MutexLock lock(&mutex_);
-  while (open_streams_ > 0 || ticks_running_ > 0) closed_.WaitFor(mutex_, absl::Seconds(1));
+  for (LastWait wait; open_streams_ > 0 || ticks_running_ > 0;) wait.For(closed_, mutex_);
 }
 
 // Whoever lets go of a stream last, it ends on a thread of ours: it may hold the last reference to

@@ -38,7 +38,9 @@ def run(*arguments: str, seconds: float = 20) -> subprocess.CompletedProcess:
         ([*NODE, "--flagfile=/nowhere"], "--flagfile=/nowhere"),
         (["prefill"], "--model"),
         (["router"], "--nodes"),
+        (["router", "--nodes=,"], "--nodes"),
         (["router", "--nodes=127.0.0.1"], "--nodes=127.0.0.1"),
+        ([*NODE, "--node_id=a\nb"], "--node_id"),
         (["router", "--nodes=127.0.0.1:9001", "--policy=best"], "--policy=best"),
     ],
 )
@@ -118,3 +120,17 @@ def test_a_taken_port_is_one_clear_error():
             ended = run(*arguments)
             assert ended.returncode == 1, (arguments, ended.stderr)
             assert f"127.0.0.1:{port}" in ended.stderr, ended.stderr
+
+
+def test_a_taken_port_of_metrics_ends_at_once_though_all_else_has_begun():
+    """Nothing of what is torn down again keeps the process: gRPC did, for up to 10 s."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = ["all", f"--model={MODEL}", "--listen=127.0.0.1:0", f"--metrics_listen={address}"]
+        for _ in range(4):
+            ended = run(*arguments, seconds=6)
+            assert ended.returncode == 1
+            (line,) = [line for line in ended.stderr.splitlines() if "error" in line]
+            assert f"--metrics_listen: cannot listen on {address}" in line

@@ -162,6 +162,34 @@ TEST_F(FleetTest, LoadMessagesBecomeGaugesAndGoWithTheNode) {
   }));
 }
 
+TEST_F(FleetTest, TwoNodesOfOneIdAreToldAndOnlyTheFirstIsUsedAndShown) {
+  MockNodeOptions options;
+  options.id = "twin";
+  MockNode& first = rig_.AddListening(options);
+  MockNode& second = rig_.AddListening(options);
+  second.Stop();
+  rig_.Start();
+  v1::Load load;
+  load.set_capacity_blocks(100);
+  load.set_waiting(3);
+  first.SendLoad(load);
+  const char* waiting = R"(pdserve_attempts{node="twin",stage="waiting"})";
+  EXPECT_TRUE(Eventually([&] { return rig_.Metric(waiting) == 3; }));
+  second.Start();
+  EXPECT_TRUE(Comes(json::array(), 1, "unusable"));
+  EXPECT_NE(Ready().dump().find(first.address() + " has the same --node_id"), std::string::npos);
+  EXPECT_EQ(rig_.Metric(waiting), 3);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(rig_.Ask("/v1/completions", CompletionBody(2)).status, 200);
+  }
+  EXPECT_EQ(second.num_prefills(), 0u);
+  first.Stop();
+  EXPECT_TRUE(Comes(json::array(), 1, "ready"));  // the name is the second's now
+  EXPECT_EQ(rig_.Metric(R"(pdserve_node_up{node="twin"})"), 1);
+  EXPECT_EQ(rig_.Metric(waiting), 0);
+  EXPECT_EQ(rig_.Ask("/v1/completions", CompletionBody(2)).status, 200);
+}
+
 TEST_F(FleetTest, ModelsShowWhatIsServed) {
   rig_.options.model_name = "org/alias:1";
   rig_.AddPair();

@@ -10,7 +10,8 @@ namespace {
 class GateTest : public ::testing::Test {
  protected:
   std::unique_ptr<Metrics> metrics_ = Metrics::Create();
-  Gate gate_{4, metrics_.get()};
+  SystemClock clock_;
+  Gate gate_{4, metrics_.get(), &clock_};
 };
 
 TEST_F(GateTest, CountsChoicesAgainstItsLimit) {

@@ -167,6 +167,41 @@ TEST_F(HttpTest, WhatIsNotHttpGetsAnOpenAiShaped400AndAClose) {
   EXPECT_EQ(Get(rig_.address(), "/livez").status, 200);
 }
 
+TEST_F(HttpTest, AFramingThatIsNotUndoneIsRefusedAndEndsTheConnection) {
+  rig_.Start(/*must_be_ready=*/false);
+  for (const char* coding : {"gzip, chunked", "identity", "chunked, chunked"}) {
+    HttpClient client(rig_.address());
+    client.Send(std::string("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: ") + coding +
+                "\r\n\r\n2\r\n{}\r\n0\r\n\r\n");
+    const HttpAnswer answer = client.Read();
+    EXPECT_GE(answer.status, 400) << coding;
+    EXPECT_NE(answer.code(), "missing_required_parameter") << coding;
+    EXPECT_TRUE(client.IsClosedByPeer()) << coding;
+  }
+}
+
+TEST_F(HttpTest, EmptyLinesBeforeARequestAreNoPartOfIt) {
+  rig_.Start(/*must_be_ready=*/false);
+  HttpClient client(rig_.address());
+  for (int i = 0; i < 3; ++i) {
+    client.Send("\r\n\r\nGET /livez HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 200);
+  }
+}
+
+TEST_F(HttpTest, WhatAClientSentComesBackInErrorsOnlyInPart) {
+  rig_.AddPair();
+  rig_.Start();
+  const std::string name(100000, 'x');
+  for (const std::string& field : {"\"" + name + "\":1", "\"model\":\"" + name + "\""}) {
+    const HttpAnswer answer =
+        Post(rig_.address(), "/v1/completions", "{\"prompt\":\"a\"," + field + "}");
+    EXPECT_EQ(answer.status / 100, 4);
+    EXPECT_LT(answer.body.size(), 4000u);
+    EXPECT_NE(answer.body.find("xxxx"), std::string::npos);
+  }
+}
+
 TEST_F(HttpTest, RequestsMayComeByteByByte) {
   rig_.AddPair();
   rig_.Start();
