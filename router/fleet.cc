@@ -150,10 +150,13 @@ std::string Fleet::KnownTextSha256() {
 }
 
 void Fleet::NameNodes() {
-  absl::erase_if(named_, [&](const auto& entry) {
-    const NodeIndex node = entry.second;
-    return !is_open_[node.value] || state_.nodes[node.value].facts.id != entry.first;
-  });
+  for (auto entry = named_.begin(); entry != named_.end();) {
+    const auto current = entry++;
+    const NodeIndex node = current->second;
+    const bool is_kept =
+        is_open_[node.value] && state_.nodes[node.value].facts.id == current->first;
+    if (!is_kept) named_.erase(current);
+  }
   for (const NodeState& node : state_.nodes) {
     if (is_open_[node.index.value]) named_.try_emplace(node.facts.id, node.index);
   }
