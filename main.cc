@@ -70,6 +70,7 @@ node::NodeOptions NodeOptionsFrom(const Config& config, Role role) {
   options.max_batch = static_cast<int32_t>(config.max_batch);
   options.max_attempts = static_cast<int32_t>(config.max_attempts);
   options.step_loop.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
+  options.step_loop.itl_target = absl::Milliseconds(config.itl_target_ms);
   options.pump = PumpOptionsFrom(config);
   options.heartbeat_interval = config.heartbeat_interval;
   options.peer_timeout = config.peer_timeout;

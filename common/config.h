@@ -35,6 +35,7 @@
   X(Switch, prefix_cache, true, false, true, "keep computed blocks for later prompts that begin alike, until their room is needed") \
   X(Integer, max_context, 0, 0, 1 << 24, "longest sequence in tokens; 0 is the model's own limit")      \
   X(Integer, max_step_tokens, 256, 1, 65536, "tokens computed in one engine step at most")              \
+  X(Integer, itl_target_ms, 0, 0, 60000, "milliseconds between a sequence's tokens that prompts on the same node leave; 0 for no target") \
   X(Integer, max_batch, 64, 1, 4096, "sequences decoded together at most")                              \
   X(Integer, max_attempts, 1024, 1, 1 << 20, "attempts that a node holds at once, waiting ones included") \
   /* hand-over */                                                                                       \

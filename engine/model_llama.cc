@@ -18,7 +18,7 @@
 #include "engine/forward_pass.h"
 #include "engine/model.h"
 #include "engine/model_source.h"
-#include "engine/rotation.h"
+#include "engine/checkpoint/rotation.h"
 #include "engine/turn.h"
 #include "engine/weights.h"
 

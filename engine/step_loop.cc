@@ -13,6 +13,15 @@ constexpr absl::Duration kLongestWait = absl::Seconds(1);
 // A client whose deadline has passed and that still does nothing must not make the loop spin.
 constexpr absl::Duration kShortestWait = absl::Milliseconds(1);
 
+Pace::Step MixOf(const Plan& plan) {
+  Pace::Step step;
+  for (const PlanEntry& entry : plan.entries) {
+    const bool decodes = entry.num_tokens == 1 && entry.sequence->output_tokens() > 0;
+    (decodes ? step.decode_rows : step.prompt_tokens) += entry.num_tokens;
+  }
+  return step;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const StepLoopOptions& options, Model* model, BlockPool* pool,
@@ -22,7 +31,8 @@ StepLoop::StepLoop(const StepLoopOptions& options, Model* model, BlockPool* pool
       pool_(pool),
       clients_(std::move(clients)),
       clock_(clock),
-      mailbox_(options.mailbox_limit) {}
+      mailbox_(options.mailbox_limit),
+      pace_(options.itl_target) {}
 
 StepLoop::~StepLoop() { Stop(); }
 
@@ -61,13 +71,23 @@ bool StepLoop::Turn(absl::Duration patience) {
   const absl::Time now = clock_->Now();
   last_turn_ns_ = absl::ToUnixNanos(now);
   Plan plan;
-  plan.budget_tokens = options_.max_step_tokens;
-  for (StepClient* client : clients_) client->AddWork(now, plan);
+  BuildPlan(now, plan);
   if (plan.entries.empty()) return false;
+  const absl::Time start = clock_->Now();
   Execute(plan);
   const absl::Time after = clock_->Now();
+  pace_.OnStep(MixOf(plan), after - start);
   for (StepClient* client : clients_) client->OnStep(after, outputs_);
   return true;
+}
+
+void StepLoop::BuildPlan(absl::Time now, Plan& plan) {
+  plan.budget_tokens = options_.max_step_tokens;
+  for (StepClient* client : clients_) {
+    // Prompts come last, and to what decode rows there are by then.
+    plan.budget_tokens = pace_.PromptTokens(MixOf(plan).decode_rows, plan.budget_tokens);
+    client->AddWork(now, plan);
+  }
 }
 
 void StepLoop::BuildBatch(const Plan& plan) {

@@ -15,6 +15,7 @@
 #include "engine/batch.h"
 #include "engine/cache/block_pool.h"
 #include "engine/model.h"
+#include "engine/pace.h"
 #include "engine/planner.h"
 #include "engine/sampler.h"
 
@@ -22,6 +23,8 @@ namespace pdserve::engine {
 
 struct StepLoopOptions {
   int32_t max_step_tokens = 256;
+  absl::Duration
+      itl_target;  // between a sequence's tokens, where prompts are computed too; zero: none
   size_t mailbox_limit = 65536;
 };
 
@@ -56,6 +59,7 @@ class StepLoop {
   void Run();
   bool Turn(absl::Duration patience);
   absl::Duration Patience() const;
+  void BuildPlan(absl::Time now, Plan& plan);
   void BuildBatch(const Plan& plan);
   void Execute(const Plan& plan);
 
@@ -70,6 +74,7 @@ class StepLoop {
 
   // The loop's thread only.
   Batch batch_;
+  Pace pace_;
   std::vector<float> logits_;
   std::vector<StepOutput> outputs_;
   SamplerScratch scratch_;

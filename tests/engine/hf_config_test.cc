@@ -9,7 +9,7 @@
 
 #include "engine/checkpoint/json_text.h"
 #include "engine/checkpoint/names.h"
-#include "engine/rotation.h"
+#include "engine/checkpoint/rotation.h"
 #include "engine/weights.h"
 
 namespace pdserve::engine {

@@ -96,6 +96,20 @@ TEST_F(StepLoopTest, ClientsShareOneBudgetInTheirOrder) {
   EXPECT_EQ(second.sequence.computed, 6);
 }
 
+TEST_F(StepLoopTest, PromptsLeaveDecodeRowsTheirTarget) {
+  OneSequence decodes(pool_.get(), {1}, 1);
+  OneSequence prompt(pool_.get(), std::vector<uint32_t>(100, 2), 100);
+  decodes.max_tokens = 5;
+  auto loop =
+      MakeLoop({&decodes, &prompt}, {.max_step_tokens = 256, .itl_target = absl::Milliseconds(5)});
+  EXPECT_TRUE(loop->TurnOnce());  // no decode row yet, only prompts
+  prompt.max_tokens = 1;
+  EXPECT_TRUE(loop->TurnOnce());
+  EXPECT_EQ(decodes.sampled.size(), 2u);
+  EXPECT_GT(prompt.sequence.computed, 0);
+  EXPECT_LT(prompt.sequence.computed, 100);
+}
+
 TEST_F(StepLoopTest, ATaskRunsBeforeTheNextPlan) {
   OneSequence client(pool_.get(), {1, 2}, 8);
   auto loop = MakeLoop({&client}, {});

@@ -3,8 +3,8 @@
 //   plain:   base^(-2 i / dims)
 //   linear:  plain / factor
 //   llama3:  plain where the wavelength is short, plain / factor where it is long, a blend between
-#ifndef PDSERVE_ENGINE_ROTATION_H_
-#define PDSERVE_ENGINE_ROTATION_H_
+#ifndef PDSERVE_ENGINE_CHECKPOINT_ROTATION_H_
+#define PDSERVE_ENGINE_CHECKPOINT_ROTATION_H_
 
 #include <cstdint>
 #include <vector>
@@ -20,4 +20,4 @@ absl::StatusOr<std::vector<double>> ReadRotation(const Parameters& parameters, i
 
 }  // namespace pdserve::engine
 
-#endif  // PDSERVE_ENGINE_ROTATION_H_
+#endif  // PDSERVE_ENGINE_CHECKPOINT_ROTATION_H_

@@ -1,4 +1,4 @@
-#include "engine/rotation.h"
+#include "engine/checkpoint/rotation.h"
 
 #include <cmath>
 #include <numbers>
