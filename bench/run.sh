@@ -25,3 +25,5 @@ for bench in build/release/bench/*_bench; do
 done
 printf '\n## serve_bench\n'
 python3 bench/serve_bench.py
+printf '\n## latency_bench\n'
+python3 bench/latency_bench.py
