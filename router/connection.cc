@@ -93,6 +93,27 @@ bool HasUnknownCoding(const http::request<http::string_body>& message) {
 
 }  // namespace
 
+// What a request's body takes of the room that all connections share: bytes that have come, not
+// what is announced, else announcing would be enough to keep others out.
+class Connection::BodyRoom {
+ public:
+  explicit BodyRoom(HttpServer* server) : server_(server) {}
+  BodyRoom(const BodyRoom&) = delete;
+  BodyRoom& operator=(const BodyRoom&) = delete;
+  ~BodyRoom() { server_->GiveRoom(bytes_); }
+
+  bool GrowTo(size_t bytes) {
+    const auto more = static_cast<int64_t>(bytes) - bytes_;
+    if (more > 0 && !server_->TakeRoom(more)) return false;
+    bytes_ = static_cast<int64_t>(bytes);
+    return true;
+  }
+
+ private:
+  HttpServer* const server_;
+  int64_t bytes_ = 0;
+};
+
 Connection::Connection(HttpServer* server, asio::ip::tcp::socket socket)
     : server_(server),
       socket_(std::move(socket)),
@@ -208,12 +229,16 @@ void Connection::SkipEmptyLines() {
   while (text().starts_with("\r\n")) incoming_.consume(2);
 }
 
-bool Connection::Parse(Parser& parser, std::optional<ApiError>& broken) {
+bool Connection::Parse(Parser& parser, BodyRoom& room, std::optional<ApiError>& broken) {
   if (!parser.got_some()) SkipEmptyLines();
   while (!parser.is_done() && incoming_.size() > 0) {
     boost::system::error_code error;
     const size_t used = parser.put(incoming_.data(), error);
     incoming_.consume(used);
+    if (!room.GrowTo(parser.get().body().size())) {
+      broken = Overloaded("too many long requests at once", absl::Seconds(1));
+      return true;
+    }
     if (error == http::error::need_more) return false;
     if (error) {
       broken = ErrorOf(error, server_->options());
@@ -224,13 +249,13 @@ bool Connection::Parse(Parser& parser, std::optional<ApiError>& broken) {
   return parser.is_done();
 }
 
-asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser,
+asio::awaitable<Connection::ReadEnd> Connection::ReadRequest(Parser& parser, BodyRoom& room,
                                                              std::optional<ApiError>& broken) {
   const absl::Duration patience = server_->options().idle_timeout;
   absl::Time deadline = server_->clock()->Now() + patience;
   absl::Time end = absl::InfiniteFuture();  // from the first byte on
   bool was_told_to_go_on = false;
-  while (!Parse(parser, broken)) {
+  while (!Parse(parser, room, broken)) {
     if (parser.is_header_done() && !was_told_to_go_on) {
       was_told_to_go_on = true;
       if (absl::EqualsIgnoreCase(Header(parser.get(), "expect"), "100-continue")) {
@@ -261,7 +286,8 @@ asio::awaitable<bool> Connection::ServeOne() {
   parser.header_limit(static_cast<uint32_t>(server_->options().max_header_bytes));
   parser.body_limit(static_cast<uint64_t>(server_->options().max_body_bytes));
   std::optional<ApiError> broken;
-  const ReadEnd end = co_await ReadRequest(parser, broken);
+  BodyRoom room(server_);
+  const ReadEnd end = co_await ReadRequest(parser, room, broken);
   if (end == ReadEnd::kClosed) co_return false;
   auto message = parser.release();
   if (!broken && HasUnknownCoding(message)) {

@@ -50,12 +50,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   enum class ReadEnd { kRequest, kClosed, kBroken };
+  class BodyRoom;
 
   boost::asio::awaitable<bool> ServeOne();
-  boost::asio::awaitable<ReadEnd> ReadRequest(Parser& parser, std::optional<ApiError>& broken);
-  /// Feeds the parser what is there. False: more bytes are needed.
+  boost::asio::awaitable<ReadEnd> ReadRequest(Parser& parser, BodyRoom& room,
+                                              std::optional<ApiError>& broken);
   void SkipEmptyLines();
-  bool Parse(Parser& parser, std::optional<ApiError>& broken);
+  /// Feeds the parser what is there. False: more bytes are needed.
+  bool Parse(Parser& parser, BodyRoom& room, std::optional<ApiError>& broken);
   /// Waits for more bytes. False: the peer has ended, or the time is over.
   boost::asio::awaitable<bool> Fill(absl::Time deadline);
   boost::asio::awaitable<void> Linger();

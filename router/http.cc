@@ -1,5 +1,6 @@
 #include "router/http.h"
 
+#include <algorithm>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -140,6 +141,7 @@ HttpServer::HttpServer(const HttpOptions& options, asio::io_context& io, HttpHan
       io_(io),
       handler_(std::move(handler)),
       clock_(clock),
+      body_room_(std::max(options.max_bodies_bytes, options.max_body_bytes)),
       acceptor_(asio::make_strand(io)) {}
 
 absl::Status HttpServer::Listen(const std::string& address) {
@@ -210,6 +212,12 @@ void HttpServer::Take(tcp::socket socket) {
       fmt::format("{}Retry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
                   "Content-Length: {}\r\n\r\n{}",
                   StatusLine(503), body.size(), body));
+}
+
+bool HttpServer::TakeRoom(int64_t bytes) {
+  if (body_room_.fetch_sub(bytes) >= bytes) return true;
+  body_room_ += bytes;
+  return false;
 }
 
 void HttpServer::Forget(Connection* connection) {

@@ -4,6 +4,7 @@
 #ifndef PDSERVE_ROUTER_HTTP_H_
 #define PDSERVE_ROUTER_HTTP_H_
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -106,6 +107,7 @@ struct HttpOptions {
   int64_t max_body_bytes = 8 << 20;
   int64_t max_header_bytes = 32 << 10;
   absl::Duration idle_timeout = absl::Seconds(75);
+  int64_t max_bodies_bytes = 256 << 20;  // of all requests at once; at least one has room
 };
 
 using HttpHandler = std::function<boost::asio::awaitable<void>(Exchange&)>;
@@ -128,6 +130,9 @@ class HttpServer {
   const Clock* clock() const { return clock_; }
   bool is_closing() const;
   boost::asio::awaitable<void> Handle(Exchange& exchange) { return handler_(exchange); }
+  /// Room for bytes of bodies, of all connections together. False: there is none, and none taken.
+  bool TakeRoom(int64_t bytes);
+  void GiveRoom(int64_t bytes) { body_room_ += bytes; }
 
  private:
   friend class Connection;
@@ -140,6 +145,7 @@ class HttpServer {
   boost::asio::io_context& io_;
   const HttpHandler handler_;
   const Clock* const clock_;
+  std::atomic<int64_t> body_room_;
   boost::asio::ip::tcp::acceptor acceptor_;  // on its own strand
   mutable Mutex mutex_;
   CondVar changed_;

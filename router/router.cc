@@ -69,7 +69,7 @@ class LiveRouter final : public Router {
  private:
   static HttpOptions HttpOptionsFrom(const RouterOptions& options) {
     return {options.max_connections, options.max_body_bytes, options.max_header_bytes,
-            options.idle_timeout};
+            options.idle_timeout, options.max_bodies_bytes};
   }
 
   DispatchContext* Prepare(Metrics* metrics, const Clock* clock) {

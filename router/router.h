@@ -38,6 +38,7 @@ struct RouterOptions {
   int64_t max_connections = 4096;
   int64_t max_requests = 512;
   int64_t max_body_bytes = 8 << 20;
+  int64_t max_bodies_bytes = 256 << 20;  // of all requests at once
   int64_t max_header_bytes = 32 << 10;
   int64_t max_choices = 16;
   int64_t max_tries = 3;

@@ -202,6 +202,24 @@ TEST_F(HttpTest, WhatAClientSentComesBackInErrorsOnlyInPart) {
   }
 }
 
+TEST_F(HttpTest, BodiesOfAllRequestsTogetherHaveABound) {
+  rig_.options.max_body_bytes = 100'000;
+  rig_.options.max_bodies_bytes = 150'000;
+  rig_.Start(/*must_be_ready=*/false);
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n";
+  auto first = std::make_unique<HttpClient>(rig_.address());
+  first->Send(head + std::string(89'000, ' '));
+  const auto status = [&] {
+    HttpClient client(rig_.address());
+    client.Send(head + std::string(90'000, ' '));
+    return client.Read().status;
+  };
+  EXPECT_TRUE(Eventually([&] { return status() == 503; }));
+  first = nullptr;
+  EXPECT_TRUE(Eventually([&] { return status() == 400; }));  // is read, and is no JSON
+}
+
 TEST_F(HttpTest, RequestsMayComeByteByByte) {
   rig_.AddPair();
   rig_.Start();
