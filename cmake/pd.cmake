@@ -22,7 +22,7 @@ endfunction()
 
 # pd_variants(NOUN word...): each word adds <noun>_<word>.cc to <noun>_variant_sources and a line to
 # the generated <folder>/<noun>_list.inc: X(word). A word spelt word?VARIABLE is taken only where
-# VARIABLE is true.
+# VARIABLE is true; of subfolder/word the source lies in the subfolder.
 function(pd_variants noun)
   set(sources "")
   set(lines "")
@@ -36,7 +36,9 @@ function(pd_variants noun)
         continue()
       endif()
     endif()
-    list(APPEND sources ${noun}_${word}.cc)
+    string(REGEX REPLACE "([^/]+)$" "${noun}_\\1.cc" source ${word})
+    list(APPEND sources ${source})
+    get_filename_component(word ${word} NAME)
     string(APPEND lines "X(${word})\n")
   endforeach()
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)

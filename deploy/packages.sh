@@ -72,6 +72,7 @@ if [ "$dev" = 1 ]; then
     version="$(clang_version)"
   fi
   wanted+=("clang-$version" "clang-format-$version" "clang-tidy-$version" shellcheck git)
+  wanted+=(g++-aarch64-linux-gnu qemu-user)
 fi
 
 missing_packages() {

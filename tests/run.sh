@@ -8,7 +8,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 usage() {
   cat <<'TEXT'
 usage: tests/run.sh [--preset NAME] [--filter REGEX] [--label REGEX] [--without REGEX]
-  --preset NAME    release (default), dev, asan or tsan: where and how it is built
+  --preset NAME    release (default), dev, asan, tsan, or aarch64 (emulated): where and how it is built
   --filter REGEX   only tests whose name matches
   --label REGEX    only tests with such a label (e2e, threads, ...)
   --without REGEX  no tests with such a label
@@ -55,6 +55,8 @@ if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/wanted" 2>/dev/null)" != "$wan
     fail "pip could not install tests/e2e/requirements.txt" "check the network and run this again"
   echo "$wanted" >"$venv/wanted"
 fi
+
+if [ "$preset" = aarch64 ]; then deploy/aarch64_root.sh; fi
 
 step "build ($preset)"
 # Another checkout of the same sources finds its objects in the compiler cache.
