@@ -49,6 +49,21 @@ Place PlaceOf(Packing packing, int32_t row, int32_t column) {
   return {group * 64 + in_group, false};
 }
 
+/// A row's part of a block; must agree with PlaceOf, and is quick, since a model's start waits for
+/// it.
+void PackRow(Packing packing, const uint8_t* q, int32_t row, std::byte* quants) {
+  std::byte* to = quants + row * kGroupCols;
+  if (packing == Packing::kU8) {
+    for (int32_t group = 0; group < kGroups; ++group, q += kGroupCols, to += 64) {
+      std::memcpy(to, q, kGroupCols);
+    }
+    return;
+  }
+  for (int32_t pair = 0; pair < kGroups / 2; ++pair, q += 2 * kGroupCols, to += 64) {
+    for (int32_t c = 0; c < kGroupCols; ++c) to[c] = std::byte(q[c] | q[kGroupCols + c] << 4);
+  }
+}
+
 int32_t QuantAt(Packing packing, const std::byte* quants, Place place) {
   const int32_t byte = std::to_integer<int32_t>(quants[place.byte]);
   if (packing == Packing::kU8) return byte;
@@ -102,11 +117,8 @@ void PackQuantisedTile(Packing packing, int32_t cols, const QuantisedTile& plain
       const size_t at = size_t(row) * blocks + block;
       StoreHalf(plain.scale[at], scales + 2 * row);
       if (packing == Packing::kU4) StoreHalf(plain.minimum[at], scales + kScaleBytes + 2 * row);
-      for (int32_t k = 0; k < kBlockCols; ++k) {
-        const Place place = PlaceOf(packing, row, k);
-        const uint8_t value = plain.q[size_t(row) * cols + size_t(block) * kBlockCols + k];
-        quants[place.byte] |= std::byte(place.high ? value << 4 : value);
-      }
+      const uint8_t* q = plain.q + size_t(row) * cols + size_t(block) * kBlockCols;
+      PackRow(packing, q, row, quants);
     }
   }
 }
