@@ -63,7 +63,7 @@ const Bad kBadCompletions[] = {
     {R"({"prompt":[4294967296]})", "prompt[0]"},
     {R"({"prompt":[18446744073709551615]})", "prompt[0]"},
     {R"({"prompt":[1e30]})", "prompt[0]"},
-    {R"({"prompt":[[1],[260]]})", "prompt"},
+    {R"({"prompt":[[1],[260]]})", "prompt[1]"},
     {R"({"prompt":"a","max_tokens":0})", "max_tokens"},
     {R"({"prompt":"a","max_tokens":-1})", "max_tokens"},
     {R"({"prompt":"a","max_tokens":1.5})", "max_tokens"},
