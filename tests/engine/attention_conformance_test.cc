@@ -227,6 +227,18 @@ TEST_P(AttentionTest, PartsJoinedAreTheWhole) {
   }
 }
 
+// As for products (ops_conformance_test.cc): one name, the same bits on every processor.
+TEST_P(AttentionTest, NameOfTheNumericsStandsForItsBits) {
+  if (ops().numerics != "lanes16") return;
+  std::mt19937 random = SeededRandom(36);
+  uint64_t digest = 0;
+  for (const Shape& shape : kShapes) {
+    const Scene scene(random, ops(), shape);
+    digest = Digest(scene.Attend(ops(), 0, shape.tokens, 7), digest);
+  }
+  EXPECT_EQ(digest, 10198967769221405181u);
+}
+
 TEST(AttentionConformance, TablesOfEqualNumericsGiveEqualBits) {
   for (const Ops* a : RunnableOps()) {
     for (const Ops* b : RunnableOps()) {

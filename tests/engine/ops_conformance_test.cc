@@ -321,6 +321,25 @@ TEST(OpsConformance, UnpackedRowsAreWhatWasPacked) {
   }
 }
 
+// Nodes of equal numerics work together, so the name stands for the same bits on every processor:
+// whoever means to change them gives the tables a new name.
+TEST_P(OpsTest, NameOfTheNumericsStandsForItsBits) {
+  if (ops().numerics != "lanes16") return;
+  std::mt19937 random = SeededRandom(21);
+  uint64_t digest = 0;
+  for (const Case& c : ProductCases()) {
+    const TestMatrix w(random, c.packing, c.rows, c.cols);
+    const TestActivations x(ops(), FloatsWithPeaks(random, size_t(9) * c.cols), c.cols, kSome);
+    digest = Digest(Multiply(ops(), w.packed, x.View(c.int8)), digest);
+    std::vector<float> out(c.cols);
+    ops().rms_norm(x.values.data(), w.plain.data(), 1e-5f, c.cols, out.data());
+    digest = Digest(out, digest);
+    ops().silu_mul(x.values.data(), w.plain.data(), c.cols, out.data());
+    digest = Digest(out, digest);
+  }
+  EXPECT_EQ(digest, 18048288429207378297u);
+}
+
 TEST(OpsConformance, TablesOfEqualNumericsGiveEqualBits) {
   const std::vector<const Ops*> all = RunnableOps();
   for (const Ops* a : all) {

@@ -42,6 +42,16 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+/// FNV-1a over the bits of values, on top of what came before.
+inline uint64_t Digest(const std::vector<float>& values, uint64_t before = 0xcbf29ce484222325) {
+  for (const float value : values) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    before = (before ^ bits) * 0x100000001b3;
+  }
+  return before;
+}
+
 /// A packed random matrix and the plain values it stands for, [rows padded][cols].
 struct TestMatrix {
   PackedMatrix packed;
