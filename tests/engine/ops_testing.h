@@ -39,7 +39,8 @@ inline std::vector<float> RandomFloats(std::mt19937& random, size_t count, float
 
 /// Equal bit by bit, so that NaN equals itself and zeros have signs.
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  if (a.size() != b.size()) return false;
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// FNV-1a over the bits of values, on top of what came before.
