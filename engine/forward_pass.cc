@@ -199,7 +199,8 @@ void ForwardPass::OnTeam(const Activations& input, const Loop& loop) {
             [&](int32_t /*thread*/, Share some) { loop.body(input, {some.first, some.last}); });
 }
 
-ForwardPass::Loop ForwardPass::Multiplying(std::span<const Product> products, Done done) const {
+ForwardPass::Loop ForwardPass::Multiplying(std::span<const Product> products,
+                                           const Done& done) const {
   int32_t total = 0;
   for (const Product& product : products) total += product.matrix->tiles();
   return {total, kTilePiece, [this, products, done](const Activations& input, TileRange some) {

@@ -93,7 +93,7 @@ class ForwardPass {
   /// The loop over the tiles of products of one input, which must outlive it; `done(product,
   /// features)` follows each run of tiles with the matrix rows that are finished.
   using Done = std::function<void(size_t product, TileRange features)>;
-  Loop Multiplying(std::span<const Product> products, Done done = {}) const;
+  Loop Multiplying(std::span<const Product> products, const Done& done = {}) const;
 
   /// Rotates features [first, last) of all rows: pairs of neighbours, heads of head_dim.
   void Rotate(float* values, int32_t stride, TileRange features) const;

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/checkpoint/rotation.h"
 #include "engine/forward_pass.h"
 #include "engine/model.h"
 #include "engine/model_source.h"
-#include "engine/checkpoint/rotation.h"
 #include "engine/turn.h"
 #include "engine/weights.h"
 
