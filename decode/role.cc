@@ -237,18 +237,11 @@ void Role::Preempt(Attempt& attempt) {
   ++preemptions_;
 }
 
-/// How many blocks were found.
-int32_t Role::TakePrefix(engine::Sequence& sequence, const engine::Prefix& prefix) {
-  const int32_t found = pool_->FindPrefix(prefix).blocks;
-  pool_->TakePrefix(prefix, found, sequence.blocks);
-  return found;
-}
-
 void Role::AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan) {
   engine::Sequence& sequence = attempt.sequence;
   int32_t new_blocks = row.new_blocks;
   if (sequence.blocks.empty()) {  // returns
-    const int32_t found = TakePrefix(sequence, sequence.reusable());
+    const int32_t found = pool_->TakePrefix(sequence.reusable(), sequence.blocks);
     sequence.computed = found * options_.block_tokens;
     new_blocks =
         engine::BlocksFor(static_cast<int64_t>(sequence.tokens.size()), options_.block_tokens) -
@@ -273,7 +266,7 @@ void Role::Land(size_t count) {
   for (Attempt* attempt : landing) {
     engine::Sequence& sequence = attempt->sequence;
     const auto tokens = static_cast<int32_t>(sequence.tokens.size());
-    const int32_t found = TakePrefix(sequence, sequence.prefix(tokens));
+    const int32_t found = pool_->TakePrefix(sequence.prefix(tokens), sequence.blocks);
     if (pool_->has_prefix_cache()) {
       prefix_stats_.Count(sequence.tokens.size(), found * options_.block_tokens);
     }

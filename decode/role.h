@@ -112,7 +112,6 @@ class Role final : public engine::StepClient {
   DecodePlan MakePlan(const engine::Plan& plan);
   void Preempt(Attempt& attempt);
   void AddRow(Attempt& attempt, const Row& row, absl::Time now, engine::Plan& plan);
-  int32_t TakePrefix(engine::Sequence& sequence, const engine::Prefix& prefix);
   void Land(size_t count);
   void BreakStall(bool has_rows, absl::Time now);
   bool EndIfFinished(Attempt& attempt, absl::Time now);

@@ -153,9 +153,7 @@ void Role::GiveBlocks(std::span<const size_t> admitted) {
   for (size_t i : admitted) {
     Attempt& attempt = *queue_[i];
     engine::Sequence& sequence = attempt.sequence;
-    const engine::Prefix prefix = sequence.reusable();
-    const int32_t found = pool_->FindPrefix(prefix).blocks;
-    pool_->TakePrefix(prefix, found, sequence.blocks);
+    const int32_t found = pool_->TakePrefix(sequence.reusable(), sequence.blocks);
     sequence.computed = found * options_.block_tokens;
     sequence.cached_tokens = sequence.computed;
     if (pool_->has_prefix_cache()) {

@@ -149,16 +149,12 @@ PrefixMatch BlockPool::FindPrefix(const Prefix& prefix) const {
   return match;
 }
 
-void BlockPool::TakePrefix(const Prefix& prefix, int32_t count, std::vector<BlockId>& out) {
-  if (prefixes_ == nullptr) return;
-  const auto taken = static_cast<size_t>(count);
-  const size_t hit_tokens = taken * static_cast<size_t>(prefixes_->block_tokens());
-  PD_CHECK(hit_tokens <= prefix.tokens.size());
-  const std::vector<BlockId> found =
-      prefixes_->Find({prefix.salt, prefix.tokens.first(hit_tokens)});
-  PD_CHECK(found.size() == taken);
+int32_t BlockPool::TakePrefix(const Prefix& prefix, std::vector<BlockId>& out) {
+  if (prefixes_ == nullptr) return 0;
+  const std::vector<BlockId> found = prefixes_->Find(prefix);
   for (BlockId block : found) HoldForSequence(block);
   out.insert(out.end(), found.begin(), found.end());
+  return static_cast<int32_t>(found.size());
 }
 
 void BlockPool::Keep(const Prefix& prefix, std::span<BlockId> blocks) {

@@ -79,9 +79,9 @@ class BlockPool {
 
   bool has_prefix_cache() const { return prefixes_ != nullptr; }
   PrefixMatch FindPrefix(const Prefix& prefix) const;
-  /// Appends the first `count` blocks that FindPrefix counted, held for a sequence. They are
-  /// shared: nobody may write to them.
-  void TakePrefix(const Prefix& prefix, int32_t count, std::vector<BlockId>& out);
+  /// Appends the blocks that FindPrefix counts, held for a sequence, and returns their number. They
+  /// are shared: nobody may write to them.
+  int32_t TakePrefix(const Prefix& prefix, std::vector<BlockId>& out);
   /// Makes the whole blocks of `prefix.tokens` findable: `blocks` are theirs from the start, held
   /// by a sequence that took them or has computed them, and that writes to them no more. Where the
   /// tokens were known already, the known block takes the place of the sequence's own.

@@ -117,7 +117,7 @@ TEST_F(CachingPoolTest, BlocksOfAnEndedSequenceAreCachedAndFoundAgain) {
   EXPECT_EQ(match.blocks, 3);
   EXPECT_EQ(match.cached, 3);
   std::vector<BlockId> taken;
-  pool_->TakePrefix({"", tokens}, 2, taken);
+  EXPECT_EQ(pool_->TakePrefix({"", std::span(tokens).first(2 * kBlockTokens)}, taken), 2);
   EXPECT_EQ(Values(taken), Values({blocks[0], blocks[1]}));
   EXPECT_EQ(pool_->counts(), (PoolCounts{6, 3, 2, 0, 1}));
   EXPECT_EQ(pool_->FindPrefix({"", tokens}).cached, 1);

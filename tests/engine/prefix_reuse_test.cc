@@ -82,7 +82,7 @@ class Simulation {
     const int32_t all = BlocksFor(static_cast<int64_t>(length), kBlockTokens);
     const int32_t wanted = all - match.blocks;
     if (wanted + match.cached > pool_->counts().available()) return;
-    pool_->TakePrefix(prefix, match.blocks, life.blocks);
+    ASSERT_EQ(pool_->TakePrefix(prefix, life.blocks), match.blocks);
     reused_blocks_ += match.blocks;
     ExpectContent(life);  // before anything of it has been written
     ASSERT_TRUE(pool_->Allocate(wanted, life.blocks));
@@ -230,7 +230,7 @@ TEST_P(PrefixBitsTest, LogitsAfterAReusedPrefixAreTheSameBits) {
     pool->Release(first.blocks, Owner::kSequence);
     const PrefixMatch match = pool->FindPrefix({"", second.tokens});
     ASSERT_EQ(match.blocks, static_cast<int32_t>(common) / layout.block_tokens);
-    pool->TakePrefix({"", second.tokens}, match.blocks, second.blocks);
+    ASSERT_EQ(pool->TakePrefix({"", second.tokens}, second.blocks), match.blocks);
     ASSERT_TRUE(pool->Allocate(4 - match.blocks, second.blocks));
     const auto reused = static_cast<size_t>(match.blocks * layout.block_tokens);
     EXPECT_EQ(Compute(*model, *pool, second, reused, 11), wanted) << common;
