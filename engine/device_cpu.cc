@@ -54,12 +54,13 @@ class CpuTeam final : public Team {
     }
     piece_ = piece;
     work_ = &work;
-    if (threads_ > 1 && count > piece) {
+    const bool is_shared = threads_ > 1 && count > piece;
+    if (is_shared) {
       inside_.store(0, std::memory_order_release);
       Call();
     }
     TakeAll(0);
-    if (threads_ > 1 && count > piece) Close();
+    if (is_shared) Close();
   }
 
  private:

@@ -146,7 +146,6 @@ class ForwardPass {
   const Ops& ops_;
   Team& team_;
   const PassShape shape_;
-  std::atomic<int32_t> next_unit_ = 0;      // of what a body's threads share out between them
   InputBuffer shared_input_;                // [max_rows][max_input_cols]
   std::vector<ThreadInput> thread_inputs_;  // [threads]
   uint64_t fills_ = 0;                      // of thread_inputs_

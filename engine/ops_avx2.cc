@@ -1,9 +1,8 @@
 // Kernels for AVX2 with FMA and F16C: the templates of engine/lanes over two 256-bit registers.
 #include <immintrin.h>
 
-#include "engine/lanes/attention.h"
-#include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
+#include "engine/lanes/table.h"
 #include "engine/ops.h"
 #include "engine/ops_layout.h"
 
@@ -16,7 +15,7 @@ struct Avx2 {
     __m256 low;
     __m256 high;
   };
-  static constexpr int32_t kPanelRows = 4;
+  static constexpr int32_t kRowTile = 4;
   static constexpr int kQueryTile = 3;
   static constexpr int kVectorTile = 1;
 
@@ -26,24 +25,12 @@ struct Avx2 {
     _mm256_storeu_ps(at, value.low);
     _mm256_storeu_ps(at + kHalf, value.high);
   }
-  static F LoadPart(const float* at, int32_t count) {
-    if (count >= kLanes) return Load(at);
-    float whole[kLanes] = {};
-    __builtin_memcpy(whole, at, size_t(count) * sizeof(float));
-    return Load(whole);
-  }
+  static F LoadPart(const float* at, int32_t count) { return PartsByCopy<Avx2>::Load(at, count); }
   static void StorePart(float* at, int32_t count, F value) {
-    if (count >= kLanes) return Store(at, value);
-    float whole[kLanes];
-    Store(whole, value);
-    __builtin_memcpy(at, whole, size_t(count) * sizeof(float));
+    PartsByCopy<Avx2>::Store(at, count, value);
   }
   static F Keep(F value, int32_t count, float other) {
-    if (count >= kLanes) return value;
-    float whole[kLanes];
-    Store(whole, value);
-    for (int32_t i = count; i < kLanes; ++i) whole[i] = other;
-    return Load(whole);
+    return PartsByCopy<Avx2>::Keep(value, count, other);
   }
 
   static F Add(F a, F b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
@@ -131,10 +118,7 @@ struct Avx2 {
     const __m256i above = _mm256_slli_epi32(_mm256_cvtepu16_epi32(Load8x16(high)), 16);
     return _mm256_castsi256_ps(_mm256_or_si256(below, above));
   }
-  /// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16.
-  static F DotPairs(F a, F b, F sum) {
-    return Fma(LowHalves(a), LowHalves(b), Fma(HighHalves(a), HighHalves(b), sum));
-  }
+  static F DotPairs(F a, F b, F sum) { return FusePairs<Avx2>(a, b, sum); }
   static F LowHalves(F pairs) { return {LowHalf(pairs.low), LowHalf(pairs.high)}; }
   static __m256 LowHalf(__m256 pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
@@ -315,17 +299,7 @@ struct Avx2 {
   }
 };
 
-constexpr Ops kOps = {"avx2",
-                      "lanes16",
-                      RowKernels<Avx2>::Quantise,
-                      Products<Avx2>::Matmul,
-                      RowKernels<Avx2>::RmsNorm,
-                      RowKernels<Avx2>::SiluMul,
-                      RowKernels<Avx2>::Rotate,
-                      Attender<Avx2>::Attention,
-                      Attender<Avx2>::AttentionPart,
-                      Attender<Avx2>::JoinParts,
-                      RowKernels<Avx2>::StoreKv};
+constexpr Ops kOps = LanesTable<Avx2>("avx2");
 
 }  // namespace
 

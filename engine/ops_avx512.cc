@@ -2,11 +2,10 @@
 // register.
 #include <immintrin.h>
 
-#include "engine/lanes/attention.h"
 #include "engine/lanes/avx512.h"
 #include "engine/lanes/avx512_bytes.h"
-#include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
+#include "engine/lanes/table.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -14,10 +13,7 @@ namespace {
 
 struct Here {};
 struct Lanes : Avx512Floats<Here>, Avx512Bytes<Here> {
-  /// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16: what vdpbf16ps does.
-  static F DotPairs(F a, F b, F sum) {
-    return Fma(LowHalves(a), LowHalves(b), Fma(HighHalves(a), HighHalves(b), sum));
-  }
+  static F DotPairs(F a, F b, F sum) { return FusePairs<Lanes>(a, b, sum); }
   /// Word i: values 2 i and 2 i + 1 of low's and then high's 16, as bf16.
   static F RoundPairs(F low, F high) {
     const __m512i pairs = _mm512_castsi256_si512(RoundHalves(low));
@@ -25,17 +21,7 @@ struct Lanes : Avx512Floats<Here>, Avx512Bytes<Here> {
   }
 };
 
-constexpr Ops kOps = {"avx512",
-                      "lanes16",
-                      RowKernels<Lanes>::Quantise,
-                      Products<Lanes>::Matmul,
-                      RowKernels<Lanes>::RmsNorm,
-                      RowKernels<Lanes>::SiluMul,
-                      RowKernels<Lanes>::Rotate,
-                      Attender<Lanes>::Attention,
-                      Attender<Lanes>::AttentionPart,
-                      Attender<Lanes>::JoinParts,
-                      RowKernels<Lanes>::StoreKv};
+constexpr Ops kOps = LanesTable<Lanes>("avx512");
 
 }  // namespace
 

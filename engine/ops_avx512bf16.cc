@@ -2,11 +2,10 @@
 // vdpbf16ps. Equal bits (but where a float is below 2^-126, which counts as zero here).
 #include <immintrin.h>
 
-#include "engine/lanes/attention.h"
 #include "engine/lanes/avx512.h"
 #include "engine/lanes/avx512_bytes.h"
-#include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
+#include "engine/lanes/table.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -20,17 +19,7 @@ struct Lanes : Avx512Floats<Here>, Avx512Bytes<Here> {
   static F RoundPairs(F low, F high) { return reinterpret_cast<F>(_mm512_cvtne2ps_pbh(high, low)); }
 };
 
-constexpr Ops kOps = {"avx512bf16",
-                      "lanes16",
-                      RowKernels<Lanes>::Quantise,
-                      Products<Lanes>::Matmul,
-                      RowKernels<Lanes>::RmsNorm,
-                      RowKernels<Lanes>::SiluMul,
-                      RowKernels<Lanes>::Rotate,
-                      Attender<Lanes>::Attention,
-                      Attender<Lanes>::AttentionPart,
-                      Attender<Lanes>::JoinParts,
-                      RowKernels<Lanes>::StoreKv};
+constexpr Ops kOps = LanesTable<Lanes>("avx512bf16");
 
 }  // namespace
 

@@ -27,6 +27,10 @@ inline constexpr int32_t kU4Block = kU4Quants + 2 * kScaleBytes;
 /// kU8 keeps no minimum: Q8_0 is stored as w + 128.
 inline constexpr float kU8Zero = -128.0f;
 
+/// A fine block's rest counts in steps of 2^-kRestBits of its scale.
+inline constexpr int kRestBits = 8;
+inline constexpr float kRestUnit = 1.0f / (1 << kRestBits);
+
 /// Where a value of a kBf16 tile lies.
 constexpr size_t Bf16Offset(int32_t row, int32_t col) {
   return (size_t(col / 2) * kTileRows + row) * 4 + col % 2 * 2;

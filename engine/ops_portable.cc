@@ -35,8 +35,6 @@ float Exp(float x) {
   return p * std::bit_cast<float>(exponent);
 }
 
-constexpr float kRestSteps = 256;
-
 float Rounded(float value, bool bf16) { return bf16 ? Bf16ToFloat(FloatToBf16(value)) : value; }
 
 /// Of a number below 2^22 in size.
@@ -66,18 +64,18 @@ void QuantiseBlock(const float* values, int32_t block, int32_t fine_below,
     total += q[k];
     squares += q[k] * q[k];
   }
-  total *= static_cast<int32_t>(kRestSteps);
+  total *= (1 << kRestBits);
   if (squares < fine_below) {
     out.fine[at] = 1;
     for (int32_t k = 0; k < kBlockCols; ++k) {
       const float scaled = values[k] * inverse;
-      rest[k] = static_cast<int8_t>(
-          std::min(RoundHalfToEven((scaled - static_cast<float>(q[k])) * kRestSteps), 127.0f));
+      rest[k] = static_cast<int8_t>(std::min(
+          RoundHalfToEven((scaled - static_cast<float>(q[k])) * (1 << kRestBits)), 127.0f));
       total += rest[k];
     }
   }
   out.scale[at] = std::bit_cast<float>(largest) / 127.0f;
-  out.sum[at] = out.scale[at] * (static_cast<float>(total) / kRestSteps);
+  out.sum[at] = out.scale[at] * (static_cast<float>(total) * kRestUnit);
 }
 
 void Quantise(const float* values, int32_t cols, int32_t fine_below, const QuantisedOut& out) {
@@ -124,11 +122,11 @@ void AddQuantisedBlock(const Block& w, const Activations& x, int32_t row, int32_
   const QuantisedRows here = x.quantised.From(x.cols, row, block * kBlockCols);
   for (int32_t k = 0; k < kBlockCols; ++k) {
     const int32_t rest = *here.fine != 0 ? here.rest[k] : 0;
-    const int32_t value = here.q[k] * static_cast<int32_t>(kRestSteps) + rest;
+    const int32_t value = here.q[k] * (1 << kRestBits) + rest;
     for (int32_t n = 0; n < kTileRows; ++n) isum[n] += w.q[k][n] * value;
   }
   for (int32_t n = 0; n < kTileRows; ++n) {
-    sums[n] += static_cast<float>(isum[n]) / kRestSteps * (w.scale[n] * *here.scale);
+    sums[n] += static_cast<float>(isum[n]) * kRestUnit * (w.scale[n] * *here.scale);
     sums[n] += w.minimum[n] * *here.sum;
   }
 }

@@ -132,7 +132,7 @@ void Fleet::OnLost(NodeIndex node, const std::string& why) {
   if (text != texts_.end() && text->second.is_done && text->second.text == nullptr) {
     texts_.erase(text);
   }
-  if (named_.contains(state.facts.id) && named_[state.facts.id] == node) {
+  if (HasName(state)) {
     metrics_->RemoveNode(state.facts.id);
     metrics_->Set(Series::kNodeUp, {state.facts.id}, 0);
   }

@@ -16,8 +16,8 @@ namespace pdserve::engine {
 template <class Here>
 struct Avx512Floats {
   using F = __m512;
-  static constexpr int32_t kPanelRows = 16;  // 16 sums, 8 weights, scale, minimum, and some to work
-  static constexpr int kQueryTile = 6;       // by kVectorTile: 24 sums
+  static constexpr int32_t kRowTile = 16;  // 16 sums, 8 weights, scale, minimum, and some to work
+  static constexpr int kQueryTile = 6;     // by kVectorTile: 24 sums
   static constexpr int kVectorTile = 4;
 
   static F Set(float value) { return _mm512_set1_ps(value); }

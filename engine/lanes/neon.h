@@ -21,7 +21,7 @@ struct NeonFloats {
   struct F {
     Part part[kParts];
   };
-  static constexpr int32_t kPanelRows = 4;  // 16 sums of the 32 registers
+  static constexpr int32_t kRowTile = 4;  // 16 sums of the 32 registers
   static constexpr int kQueryTile = 4;
   static constexpr int kVectorTile = 1;
 
@@ -41,23 +41,13 @@ struct NeonFloats {
     for (int i = 0; i < kParts; ++i) vst1q_f32(at + i * kPart, value.part[i]);
   }
   static F LoadPart(const float* at, int32_t count) {
-    if (count >= kLanes) return Load(at);
-    float whole[kLanes] = {};
-    __builtin_memcpy(whole, at, size_t(count) * sizeof(float));
-    return Load(whole);
+    return PartsByCopy<NeonFloats>::Load(at, count);
   }
   static void StorePart(float* at, int32_t count, F value) {
-    if (count >= kLanes) return Store(at, value);
-    float whole[kLanes];
-    Store(whole, value);
-    __builtin_memcpy(at, whole, size_t(count) * sizeof(float));
+    PartsByCopy<NeonFloats>::Store(at, count, value);
   }
   static F Keep(F value, int32_t count, float other) {
-    if (count >= kLanes) return value;
-    float whole[kLanes];
-    Store(whole, value);
-    for (int32_t i = count; i < kLanes; ++i) whole[i] = other;
-    return Load(whole);
+    return PartsByCopy<NeonFloats>::Keep(value, count, other);
   }
 
   static F Add(F a, F b) {

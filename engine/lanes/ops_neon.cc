@@ -3,11 +3,10 @@
 #include <arm_neon.h>
 #include <sys/auxv.h>
 
-#include "engine/lanes/attention.h"
 #include "engine/lanes/neon.h"
 #include "engine/lanes/neon_bytes.h"
-#include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
+#include "engine/lanes/table.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -31,23 +30,10 @@ struct Dot {
 
 struct Lanes : NeonFloats<Dot>, NeonBytes<Dot> {
   using NeonFloats<Dot>::F;
-  /// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16.
-  static F DotPairs(F a, F b, F sum) {
-    return Fma(LowHalves(a), LowHalves(b), Fma(HighHalves(a), HighHalves(b), sum));
-  }
+  static F DotPairs(F a, F b, F sum) { return FusePairs<Lanes>(a, b, sum); }
 };
 
-constexpr Ops kOps = {"neon",
-                      "lanes16",
-                      RowKernels<Lanes>::Quantise,
-                      Products<Lanes>::Matmul,
-                      RowKernels<Lanes>::RmsNorm,
-                      RowKernels<Lanes>::SiluMul,
-                      RowKernels<Lanes>::Rotate,
-                      Attender<Lanes>::Attention,
-                      Attender<Lanes>::AttentionPart,
-                      Attender<Lanes>::JoinParts,
-                      RowKernels<Lanes>::StoreKv};
+constexpr Ops kOps = LanesTable<Lanes>("neon");
 
 }  // namespace
 

@@ -4,11 +4,10 @@
 #include <arm_neon.h>
 #include <sys/auxv.h>
 
-#include "engine/lanes/attention.h"
 #include "engine/lanes/neon.h"
 #include "engine/lanes/neon_bytes.h"
-#include "engine/lanes/product.h"
 #include "engine/lanes/rows.h"
+#include "engine/lanes/table.h"
 #include "engine/ops.h"
 
 namespace pdserve::engine {
@@ -42,17 +41,7 @@ struct Lanes : NeonFloats<Dot>, NeonBytes<Dot> {
   }
 };
 
-constexpr Ops kOps = {"neonbf16",
-                      "lanes16",
-                      RowKernels<Lanes>::Quantise,
-                      Products<Lanes>::Matmul,
-                      RowKernels<Lanes>::RmsNorm,
-                      RowKernels<Lanes>::SiluMul,
-                      RowKernels<Lanes>::Rotate,
-                      Attender<Lanes>::Attention,
-                      Attender<Lanes>::AttentionPart,
-                      Attender<Lanes>::JoinParts,
-                      RowKernels<Lanes>::StoreKv};
+constexpr Ops kOps = LanesTable<Lanes>("neonbf16");
 
 }  // namespace
 

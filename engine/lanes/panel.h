@@ -38,11 +38,11 @@ struct Rest {
 
 template <class L>
 struct PanelScratch {
-  alignas(64) float panel[kPanelCols * L::kPanelRows];  // float activations
+  alignas(64) float panel[kPanelCols * L::kRowTile];  // float activations
   alignas(64) float weights[kPanelCols * kTileRows];
-  alignas(64) float sums[kTilesAtOnce * L::kPanelRows * kTileRows];  // [tile][row][n]
-  QuantisedRows rows;                        // from the chunk's first block on
-  Rest rests[kPanelBlocks * L::kPanelRows];  // by block, then by row
+  alignas(64) float sums[kTilesAtOnce * L::kRowTile * kTileRows];  // [tile][row][n]
+  QuantisedRows rows;                      // from the chunk's first block on
+  Rest rests[kPanelBlocks * L::kRowTile];  // by block, then by row
   int32_t num_rests;
 };
 

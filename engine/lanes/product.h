@@ -45,8 +45,8 @@ struct Products {
     for (int32_t tile = tiles.first; tile < tiles.last; tile += set) {
       const int32_t last = tile + set < tiles.last ? tile + set : tiles.last;
       const PanelJob job{source, {tile, last}, 0, 0, true};
-      for (int32_t row = 0; row < x.rows; row += L::kPanelRows) {
-        const int32_t end = row + L::kPanelRows < x.rows ? row + L::kPanelRows : x.rows;
+      for (int32_t row = 0; row < x.rows; row += L::kRowTile) {
+        const int32_t end = row + L::kRowTile < x.rows ? row + L::kRowTile : x.rows;
         MultiplyPanel<Product>(job, x, {row, end}, scratch);
         ProductOut target = out;
         target.values += size_t(row) * out.stride;
@@ -70,7 +70,7 @@ struct Products {
       job.cols = left < Product::kChunkCols ? left : Product::kChunkCols;
       job.first = col == 0;
       Product::Prepare(x, rows.first, count, job, scratch);
-      RunPanel<Product, L::kPanelRows>(count, job, scratch);
+      RunPanel<Product, L::kRowTile>(count, job, scratch);
     }
   }
 

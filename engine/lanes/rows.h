@@ -15,8 +15,6 @@ namespace pdserve::engine {
 
 inline constexpr int32_t kLanes = 16;
 inline constexpr float kSmallestBlock = 0x1p-100f;  // a block below counts as zero
-inline constexpr int kRestBits = 8;
-inline constexpr float kRestUnit = 1.0f / (1 << kRestBits);
 
 /// Of a block's q.
 struct BlockSums {
@@ -43,6 +41,37 @@ typename L::F Exp(typename L::F x) {
   p = L::Add(p, L::Set(1.0f));
   return L::ZeroBelow(x, -87.0f, L::Mul(p, L::PowerOfTwo(shifted)));
 }
+
+/// sum + a.high * b.high, then + a.low * b.low, of pairs of bf16: what vdpbf16ps does.
+template <class L>
+typename L::F FusePairs(typename L::F a, typename L::F b, typename L::F sum) {
+  return L::Fma(L::LowHalves(a), L::LowHalves(b), L::Fma(L::HighHalves(a), L::HighHalves(b), sum));
+}
+
+/// The first `count` lanes alone, for an instruction set without masks.
+template <class L>
+struct PartsByCopy {
+  using F = typename L::F;
+  static F Load(const float* at, int32_t count) {
+    if (count >= kLanes) return L::Load(at);
+    float whole[kLanes] = {};
+    __builtin_memcpy(whole, at, size_t(count) * sizeof(float));
+    return L::Load(whole);
+  }
+  static void Store(float* at, int32_t count, F value) {
+    if (count >= kLanes) return L::Store(at, value);
+    float whole[kLanes];
+    L::Store(whole, value);
+    __builtin_memcpy(at, whole, size_t(count) * sizeof(float));
+  }
+  static F Keep(F value, int32_t count, float other) {
+    if (count >= kLanes) return value;
+    float whole[kLanes];
+    L::Store(whole, value);
+    for (int32_t i = count; i < kLanes; ++i) whole[i] = other;
+    return L::Load(whole);
+  }
+};
 
 template <class L>
 struct RowKernels {
