@@ -184,6 +184,7 @@ TEST_F(FleetTest, TwoNodesOfOneIdAreToldAndOnlyTheFirstIsUsedAndShown) {
   }
   EXPECT_EQ(second.num_prefills(), 0u);
   first.Stop();
+  EXPECT_TRUE(Comes(json::array(), 1, "absent"));
   EXPECT_TRUE(Comes(json::array(), 1, "ready"));  // the name is the second's now
   EXPECT_EQ(rig_.Metric(R"(pdserve_node_up{node="twin"})"), 1);
   EXPECT_EQ(rig_.Metric(waiting), 0);
